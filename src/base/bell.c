@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/bell.h"
+
+#include <sched.h>
+#include <time.h>
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+enum { LOOKS = 60, YIELDS = 20 };
+
+static void pause_core(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#endif
+}
+
+#if defined(__linux__)
+static void sleep_on(gs_bell *bell, uint32_t seen, uint64_t limit_ns) {
+    const struct timespec limit = {(time_t)(limit_ns / 1000000000u), (long)(limit_ns % 1000000000u)};
+    /* Not FUTEX_PRIVATE: the word may be shared by processes. Every return is a reason to look again. */
+    (void)syscall(SYS_futex, (void *)&bell->count, FUTEX_WAIT, seen, &limit, NULL, 0);
+}
+
+static void wake_all(gs_bell *bell) {
+    (void)syscall(SYS_futex, (void *)&bell->count, FUTEX_WAKE, 0x7fffffff, NULL, NULL, 0);
+}
+#else
+static void sleep_on(gs_bell *bell, uint32_t seen, uint64_t limit_ns) {
+    const uint64_t nap = limit_ns < 50000u ? limit_ns : 50000u;
+    const struct timespec limit = {0, (long)nap};
+    (void)bell, (void)seen;
+    nanosleep(&limit, NULL);
+}
+
+static void wake_all(gs_bell *bell) {
+    (void)bell;
+}
+#endif
+
+uint32_t gs_bell_count(gs_bell *bell) {
+    return atomic_load_explicit(&bell->count, memory_order_acquire);
+}
+
+void gs_bell_ring(gs_bell *bell) {
+    /* Both sides are sequentially consistent: either the waiter sees the new count, or we see the sleeper. */
+    atomic_fetch_add(&bell->count, 1);
+    if (atomic_load(&bell->sleepers) != 0) {
+        wake_all(bell);
+    }
+}
+
+void gs_bell_wait(gs_bell *bell, uint32_t seen, uint64_t limit_ns) {
+    for (int i = 0; i < LOOKS; i++) {
+        if (gs_bell_count(bell) != seen) {
+            return;
+        }
+        pause_core();
+    }
+    for (int i = 0; i < YIELDS; i++) {
+        if (gs_bell_count(bell) != seen) {
+            return;
+        }
+        sched_yield();
+    }
+    atomic_fetch_add(&bell->sleepers, 1);
+    if (atomic_load(&bell->count) == seen) {
+        sleep_on(bell, seen, limit_ns);
+    }
+    atomic_fetch_sub(&bell->sleepers, 1);
+}

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GS_BASE_DTYPE_H
+#define GS_BASE_DTYPE_H
+
+/* Element types, and the conversions of the 16-bit ones. */
+
+#include <gradsync/gradsync.h>
+#include <stdbool.h>
+#include <string.h>
+
+const char *gs_dtype_name(gsync_dtype dtype);
+
+/* The types a gradient may have. */
+bool gs_dtype_is_floating(gsync_dtype dtype);
+
+/* The type in which elements are added: float64 for float64, int64 for integers, float32 otherwise. */
+gsync_dtype gs_dtype_wide(gsync_dtype dtype);
+
+static inline uint32_t gs_float_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline float gs_float_from_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/*
+ * The conversions below hold with FTZ and DAZ set: no intermediate float32 is subnormal unless the input is. They have
+ * no branches, so that loops over them become vector code.
+ */
+
+/* Exact. A subnormal half is its integer mantissa times 2^-24, which is a normal float32. */
+static inline float gs_half_to_float(uint16_t half) {
+    const uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
+    const uint32_t exponent = (half >> 10) & 0x1fu;
+    const uint32_t mantissa = half & 0x3ffu;
+    const uint32_t normal = ((exponent + 112u) << 23) | (mantissa << 13);
+    const uint32_t special = 0x7f800000u | (mantissa << 13);
+    const uint32_t subnormal = gs_float_bits((float)(int32_t)mantissa * 0x1p-24f);
+    const uint32_t magnitude = exponent == 0 ? subnormal : (exponent == 31 ? special : normal);
+    return gs_float_from_bits(sign | magnitude);
+}
+
+/* Round to nearest even. Below 2^-14 adding 0.5 leaves the rounding to the float32 adder, whose unit there is 2^-24. */
+static inline uint16_t gs_half_from_float(float value) {
+    const uint32_t bits = gs_float_bits(value);
+    const uint32_t sign = (bits >> 16) & 0x8000u;
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+    const uint32_t subnormal = gs_float_bits(gs_float_from_bits(magnitude) + 0.5f) - 0x3f000000u;
+    const uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    const uint32_t half = magnitude >= 0x47800000u ? special : (magnitude < 0x38800000u ? subnormal : normal);
+    return (uint16_t)(sign | half);
+}
+
+static inline float gs_bfloat_to_float(uint16_t bfloat) {
+    return gs_float_from_bits((uint32_t)bfloat << 16);
+}
+
+/* Round to nearest even; NaNs stay NaNs, quiet. */
+static inline uint16_t gs_bfloat_from_float(float value) {
+    const uint32_t bits = gs_float_bits(value);
+    const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    const uint32_t nan = (bits >> 16) | 0x40u;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
+}
+
+#endif
