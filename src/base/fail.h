@@ -12,9 +12,9 @@
 #define GS_FAIL_TEXT_MAX 1024
 
 #if defined(__GNUC__)
-#define GS_PRINTF(format, first) __attribute__((format(printf, format, first)))
+#define GS_PRINTF(string_index, first) __attribute__((format(printf, string_index, first)))
 #else
-#define GS_PRINTF(format, first)
+#define GS_PRINTF(string_index, first)
 #endif
 
 /* Keeps the text and returns status, so that a discovery is one line: return gs_fail(GSYNC_ERR_..., "..."). */
