@@ -1,0 +1,41 @@
+# Programs of this tree that use the public interface: examples and benchmarks.
+
+# Adds one program. A source that includes mpi.h or gradsync_mpi.h makes it need MPI; without MPI it is left out.
+function(gradsync_add_program name)
+    set(needs_mpi OFF)
+    foreach(source IN LISTS ARGN)
+        file(STRINGS ${source} mpi_includes REGEX "^[ \t]*#[ \t]*include[ \t]*[<\"](gradsync/gradsync_mpi|mpi)\\.h")
+        if(mpi_includes)
+            set(needs_mpi ON)
+        endif()
+    endforeach()
+    if(needs_mpi AND NOT GRADSYNC_HAVE_MPI)
+        message(STATUS "gradsync: ${name} is not built: it needs MPI")
+        return()
+    endif()
+
+    add_executable(${name} ${ARGN})
+    gradsync_configure_target(${name})
+    target_link_libraries(${name} PRIVATE
+        $<IF:$<BOOL:${needs_mpi}>,gradsync::mpi,gradsync::gradsync> Threads::Threads
+        $<$<BOOL:${GRADSYNC_LIBM}>:${GRADSYNC_LIBM}>)
+endfunction()
+
+# Adds every program of the current directory: name.c alone, or all sources of name/.
+function(gradsync_add_programs)
+    file(GLOB singles CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} *.c)
+    foreach(source IN LISTS singles)
+        get_filename_component(name ${source} NAME_WE)
+        gradsync_add_program(${name} ${CMAKE_CURRENT_SOURCE_DIR}/${source})
+    endforeach()
+    file(GLOB parts CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} */*.c)
+    set(names ${parts})
+    list(TRANSFORM names REPLACE "/.*" "")
+    list(REMOVE_DUPLICATES names)
+    foreach(name IN LISTS names)
+        set(sources ${parts})
+        list(FILTER sources INCLUDE REGEX "^${name}/")
+        list(TRANSFORM sources PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+        gradsync_add_program(${name} ${sources})
+    endforeach()
+endfunction()

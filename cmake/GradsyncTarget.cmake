@@ -1,0 +1,24 @@
+# What every target of this project is compiled with.
+
+find_package(Threads REQUIRED)
+find_library(GRADSYNC_LIBM m)
+mark_as_advanced(GRADSYNC_LIBM)
+
+set(gradsync_warnings
+    -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wwrite-strings
+    -Wundef -Wvla)
+
+if(GRADSYNC_SANITIZE)
+    set(gradsync_sanitize -fsanitize=${GRADSYNC_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+endif()
+
+function(gradsync_configure_target target)
+    set_target_properties(${target} PROPERTIES
+        C_STANDARD 11 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF C_VISIBILITY_PRESET hidden)
+    # Empty, so that a source which also says "#define _GNU_SOURCE" repeats it rather than redefines it.
+    target_compile_definitions(${target} PRIVATE _GNU_SOURCE= GS_HAVE_MPI=$<BOOL:${GRADSYNC_HAVE_MPI}>)
+    # Without contraction a*b+c is rounded twice on every machine, and ranks with different processors agree.
+    target_compile_options(${target} PRIVATE
+        ${gradsync_warnings} $<$<BOOL:${GRADSYNC_WERROR}>:-Werror> -ffp-contract=off ${gradsync_sanitize})
+    target_link_options(${target} PRIVATE ${gradsync_sanitize})
+endfunction()

@@ -1,0 +1,139 @@
+# Registers test programs with ctest. A source may say in its first lines how it wants to be run:
+#
+#     /* gsync-test: worlds=1,2,4 transports=threads,mpi timeout=60 */
+#
+#   worlds      how many ranks; each number is a test of its own                          (2)
+#   transports  threads: `program --ranks N`; mpi: `mpirun -n N program`; single: `program`   (threads,mpi)
+#   timeout     seconds                                                                   (60)
+#   links       public: the shared library; internal: also what is hidden in it           (public)
+#   wrap        functions that the program replaces, as ld's --wrap does (links=internal)     (none)
+#   labels      further ctest labels                                                      (none)
+#
+# A source that includes mpi.h or gradsync_mpi.h is left out where there is no MPI. Unit tests know timeout, wrap and
+# labels only.
+
+function(gradsync_test_says source key default out)
+    file(STRINGS ${source} lines LIMIT_INPUT 4096 REGEX "gsync-test:")
+    set(value ${default})
+    if(lines MATCHES "[ \t]${key}=([A-Za-z0-9_,.]+)")
+        string(REPLACE "," ";" value "${CMAKE_MATCH_1}")
+    endif()
+    set(${out} "${value}" PARENT_SCOPE)
+endfunction()
+
+function(gradsync_test_needs_mpi source out)
+    file(STRINGS ${source} lines REGEX "^[ \t]*#[ \t]*include[ \t]*[<\"](gradsync/gradsync_mpi|mpi)\\.h")
+    if(lines)
+        set(${out} ON PARENT_SCOPE)
+    else()
+        set(${out} OFF PARENT_SCOPE)
+    endif()
+endfunction()
+
+# Sets ${out} to the environment of a test that may take `timeout` seconds. mpirun ends its ranks a little earlier
+# than ctest would end mpirun, since ranks that lost their mpirun could stay behind.
+function(gradsync_test_environment timeout out)
+    math(EXPR mpirun_timeout "${timeout} - 3")
+    set(support ${PROJECT_SOURCE_DIR}/tests/support)
+    set(${out}
+        MPIEXEC_TIMEOUT=${mpirun_timeout}
+        ASAN_OPTIONS=allocator_may_return_null=1:detect_stack_use_after_return=1
+        LSAN_OPTIONS=suppressions=${support}/lsan.supp:print_suppressions=0
+        TSAN_OPTIONS=second_deadlock_stack=1
+        UBSAN_OPTIONS=print_stacktrace=1
+        PARENT_SCOPE)
+endfunction()
+
+function(gradsync_test_program target source)
+    gradsync_test_says(${source} wrap "" wraps)
+    add_executable(${target} ${source} ${ARGN})
+    gradsync_configure_target(${target})
+    set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/programs)
+    target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/support)
+    foreach(symbol IN LISTS wraps)
+        target_link_options(${target} PRIVATE LINKER:--wrap=${symbol})
+    endforeach()
+endfunction()
+
+function(gradsync_test_properties test source processors)
+    gradsync_test_says(${source} timeout 60 timeout)
+    gradsync_test_says(${source} labels "" labels)
+    gradsync_test_environment(${timeout} environment)
+    set_tests_properties(${test} PROPERTIES
+        TIMEOUT ${timeout} PROCESSORS ${processors} SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}")
+    set_property(TEST ${test} APPEND PROPERTY LABELS ${labels} ${ARGN})
+endfunction()
+
+# tests/unit/<room>/test_<name>.c becomes unit.<room>.<name>; it may call what the library hides.
+function(gradsync_unit_test room name)
+    set(source ${PROJECT_SOURCE_DIR}/tests/unit/${room}/test_${name}.c)
+    set(target unit.${room}.${name})
+    gradsync_test_program(${target} ${source})
+    target_link_libraries(${target} PRIVATE gradsync_internal PkgConfig::CMOCKA)
+    add_test(NAME ${target} COMMAND ${target})
+    gradsync_test_properties(${target} ${source} 1 unit)
+    set_property(GLOBAL APPEND PROPERTY GRADSYNC_UNIT_PROGRAMS ${target})
+endfunction()
+
+# gradsync_rank_test(name source): a program whose ranks are threads or processes, tests/support/ranks.h. Becomes
+# <name>.<transport>.<ranks>.
+function(gradsync_rank_test name source)
+    gradsync_test_needs_mpi(${source} needs_mpi)
+    if(needs_mpi AND NOT GRADSYNC_HAVE_MPI)
+        message(STATUS "gradsync: ${name} is not built: it needs MPI")
+        return()
+    endif()
+    gradsync_test_says(${source} worlds 2 worlds)
+    gradsync_test_says(${source} transports "threads;mpi" transports)
+    gradsync_test_says(${source} links public links)
+
+    gradsync_test_program(${name} ${source})
+    if(links STREQUAL "internal")
+        target_link_libraries(${name} PRIVATE gradsync_test_support_internal)
+    else()
+        target_link_libraries(${name} PRIVATE gradsync_test_support)
+    endif()
+    if(needs_mpi)
+        target_link_libraries(${name} PRIVATE MPI::MPI_C)
+    endif()
+
+    string(REGEX REPLACE "\\..*" "" label ${name})
+    foreach(transport IN LISTS transports)
+        if(transport STREQUAL "single")
+            add_test(NAME ${name}.single COMMAND ${name})
+            gradsync_test_properties(${name}.single ${source} 1 ${label} single)
+        elseif(transport STREQUAL "threads")
+            foreach(world IN LISTS worlds)
+                add_test(NAME ${name}.threads.${world} COMMAND ${name} --ranks ${world})
+                gradsync_test_properties(${name}.threads.${world} ${source} ${world} ${label} threads)
+            endforeach()
+        elseif(transport STREQUAL "mpi")
+            if(GRADSYNC_HAVE_MPI)
+                foreach(world IN LISTS worlds)
+                    gradsync_mpirun(mpirun ${world})
+                    add_test(NAME ${name}.mpi.${world} COMMAND ${mpirun} $<TARGET_FILE:${name}>)
+                    gradsync_test_properties(${name}.mpi.${world} ${source} ${world} ${label} mpi)
+                endforeach()
+            endif()
+        else()
+            message(FATAL_ERROR "${source}: gsync-test: there is no transport named \"${transport}\"")
+        endif()
+    endforeach()
+    set_property(GLOBAL APPEND PROPERTY GRADSYNC_RANK_PROGRAMS ${name})
+endfunction()
+
+# gradsync_script_test(name COMMAND ...): anything else. Exit status 77 means skipped.
+function(gradsync_script_test name)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "TIMEOUT;PROCESSORS" "COMMAND;LABELS")
+    if(NOT arg_TIMEOUT)
+        set(arg_TIMEOUT 120)
+    endif()
+    if(NOT arg_PROCESSORS)
+        set(arg_PROCESSORS 1)
+    endif()
+    add_test(NAME ${name} COMMAND ${arg_COMMAND})
+    gradsync_test_environment(${arg_TIMEOUT} environment)
+    set_tests_properties(${name} PROPERTIES
+        TIMEOUT ${arg_TIMEOUT} PROCESSORS ${arg_PROCESSORS} SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}")
+    set_property(TEST ${name} APPEND PROPERTY LABELS ${arg_LABELS})
+endfunction()
