@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "collective/collective_mpi.h"
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "collective/lane.h"
+#include "collective/shared_memory.h"
+
+#include <mpi.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* MPI counts are int. */
+static const size_t MESSAGE_BYTES_MAX = (size_t)1 << 30;
+
+typedef struct mpi_transport {
+    MPI_Comm comm;  /* all ranks of the group */
+    MPI_Comm hosts; /* the first ranks of the hosts, in the order of hosts; MPI_COMM_NULL on the others */
+    gs_shared_memory_kind kind;
+    uint32_t ranks_per_host;
+    pthread_mutex_t lock; /* one MPI call at a time: the caller's thread and the helper both make them */
+} mpi_transport;
+
+static gsync_status translate(int code, const char *call) {
+    if (code == MPI_SUCCESS) {
+        return GSYNC_OK;
+    }
+    char text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(code, text, &length);
+    return gs_fail(GSYNC_ERR_TRANSPORT, "%s failed: %s", call, text);
+}
+#define TRY_MPI(call) GS_TRY(translate((call), #call))
+
+static bool is_finalized(void) {
+    int flag = 0;
+    MPI_Finalized(&flag);
+    return flag != 0;
+}
+
+/* ---- starting and ending MPI ---- */
+
+static void finalize_at_exit(void) {
+    if (!is_finalized()) {
+        MPI_Finalize();
+    }
+}
+
+#if defined(__GLIBC__)
+/* A rank that fails must not wait in MPI_Finalize for ranks that wait for it; the launcher then ends the job. */
+static void finalize_on_exit(int code, void *unused) {
+    (void)unused;
+    if (code == 0) {
+        finalize_at_exit();
+    }
+}
+
+static int arrange_finalize(void) {
+    return on_exit(finalize_on_exit, NULL);
+}
+#else
+static int arrange_finalize(void) {
+    return atexit(finalize_at_exit);
+}
+#endif
+
+gsync_status gs_mpi_ensure_initialized(void) {
+    int is_initialized = 0;
+    TRY_MPI(MPI_Initialized(&is_initialized));
+    if (is_finalized()) {
+        return gs_fail(GSYNC_ERR_STATE, "MPI was already finalized: create communicators before MPI_Finalize");
+    }
+    if (is_initialized) {
+        return GSYNC_OK;
+    }
+    int level;
+    TRY_MPI(MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level));
+    if (arrange_finalize() != 0) {
+        return gs_fail(GSYNC_ERR_MEMORY, "no room to register MPI_Finalize for the exit of the process");
+    }
+    return GSYNC_OK;
+}
+
+/* ---- segments ---- */
+
+static gsync_status segment_create(void *transport, size_t bytes, gs_segment *segment) {
+    return gs_shared_memory_create(((mpi_transport *)transport)->kind, bytes, segment);
+}
+
+static gsync_status segment_attach(void *transport, const char *token, size_t bytes, gs_segment *segment) {
+    (void)transport;
+    return gs_shared_memory_attach(token, bytes, segment);
+}
+
+static void segment_settle(void *transport, gs_segment *segment) {
+    (void)transport;
+    gs_shared_memory_settle(segment);
+}
+
+static void segment_release(void *transport, gs_segment *segment) {
+    (void)transport;
+    gs_shared_memory_release(segment);
+}
+
+/* ---- messages between hosts ---- */
+
+struct gs_net {
+    mpi_transport *transport;
+    int tag;
+    MPI_Request *requests;
+    size_t capacity;
+    size_t count;
+};
+
+static gsync_status net_open(void *transport, uint32_t lane_id, gs_net **out) {
+    gs_net *net = NULL;
+    GS_TRY(gs_memory_new(&net, 1, sizeof *net, "messages"));
+    net->transport = transport;
+    net->tag = (int)(lane_id % 32768u); /* every MPI offers tags up to 32767 */
+    *out = net;
+    return GSYNC_OK;
+}
+
+static gsync_status make_room(gs_net *net) {
+    return gs_memory_grow((void *)&net->requests, &net->capacity, net->count, sizeof *net->requests,
+                          "message requests");
+}
+
+static gsync_status post_piece(gs_net *net, const gs_net_transfer *transfer, size_t offset) {
+    const size_t left = transfer->bytes - offset;
+    const int bytes = (int)(left < MESSAGE_BYTES_MAX ? left : MESSAGE_BYTES_MAX);
+    unsigned char *buffer = (unsigned char *)transfer->buffer + offset;
+    GS_TRY(make_room(net));
+    MPI_Request *request = &net->requests[net->count];
+    if (transfer->is_send) {
+        TRY_MPI(MPI_Isend(buffer, bytes, MPI_BYTE, transfer->host, net->tag, net->transport->hosts, request));
+    } else {
+        TRY_MPI(MPI_Irecv(buffer, bytes, MPI_BYTE, transfer->host, net->tag, net->transport->hosts, request));
+    }
+    net->count++;
+    return GSYNC_OK;
+}
+
+static gsync_status post_all(gs_net *net, const gs_net_transfer *transfers, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        for (size_t offset = 0; offset < transfers[i].bytes; offset += MESSAGE_BYTES_MAX) {
+            GS_TRY(post_piece(net, &transfers[i], offset));
+        }
+    }
+    return GSYNC_OK;
+}
+
+static gsync_status check_alive(void) {
+    return is_finalized() ? gs_fail(GSYNC_ERR_STATE, "MPI_Finalize was called while ranks still communicate")
+                          : GSYNC_OK;
+}
+
+static gsync_status net_post(gs_net *net, const gs_net_transfer *transfers, size_t count) {
+    GS_TRY(check_alive());
+    pthread_mutex_lock(&net->transport->lock);
+    net->count = 0;
+    const gsync_status status = post_all(net, transfers, count);
+    pthread_mutex_unlock(&net->transport->lock);
+    return status;
+}
+
+static gsync_status net_test(gs_net *net, bool *is_done) {
+    GS_TRY(check_alive());
+    int flag = 0;
+    pthread_mutex_lock(&net->transport->lock);
+    const int code = MPI_Testall((int)net->count, net->requests, &flag, MPI_STATUSES_IGNORE);
+    pthread_mutex_unlock(&net->transport->lock);
+    GS_TRY(translate(code, "MPI_Testall"));
+    *is_done = flag != 0;
+    if (*is_done) {
+        net->count = 0;
+    }
+    return GSYNC_OK;
+}
+
+/* True if some request outlives a short wait; sends to a peer that hangs cannot be taken back. */
+static bool cancel_all(gs_net *net) {
+    for (size_t i = 0; i < net->count; i++) {
+        if (net->requests[i] != MPI_REQUEST_NULL) {
+            MPI_Cancel(&net->requests[i]);
+        }
+    }
+    int flag = net->count == 0;
+    const uint64_t limit = gs_clock_ns() + 100000000u;
+    while (!flag && gs_clock_ns() < limit) {
+        if (MPI_Testall((int)net->count, net->requests, &flag, MPI_STATUSES_IGNORE) != MPI_SUCCESS) {
+            break;
+        }
+    }
+    return !flag;
+}
+
+static bool net_close(gs_net *net) {
+    bool is_pinned = false;
+    if (!is_finalized()) {
+        pthread_mutex_lock(&net->transport->lock);
+        is_pinned = cancel_all(net);
+        pthread_mutex_unlock(&net->transport->lock);
+    }
+    gs_memory_free(net->requests);
+    gs_memory_free(net);
+    return is_pinned;
+}
+
+/* ---- making a group ---- */
+
+static void destroy(void *pointer) {
+    mpi_transport *transport = pointer;
+    if (!is_finalized()) {
+        if (transport->hosts != MPI_COMM_NULL) {
+            MPI_Comm_free(&transport->hosts);
+        }
+        if (transport->comm != MPI_COMM_NULL) {
+            MPI_Comm_free(&transport->comm);
+        }
+    }
+    pthread_mutex_destroy(&transport->lock);
+    gs_memory_free(transport);
+}
+
+/* MPI_Comm_dup would wait for ever for a rank that never comes. */
+static gsync_status duplicate(MPI_Comm from, uint32_t timeout_ms, MPI_Comm *to) {
+    MPI_Request request;
+    TRY_MPI(MPI_Comm_idup(from, to, &request));
+    const uint64_t deadline = gs_clock_ns() + (uint64_t)timeout_ms * 1000000u;
+    for (int tries = 0;; tries++) {
+        int is_done = 0;
+        TRY_MPI(MPI_Test(&request, &is_done, MPI_STATUS_IGNORE));
+        if (is_done) {
+            break;
+        }
+        if (gs_clock_ns() > deadline) {
+            *to = MPI_COMM_NULL;
+            return gs_fail(GSYNC_ERR_TIMEOUT,
+                           "not all ranks created the communicator within %u ms: look for an error or a hang there, or "
+                           "raise timeout_ms",
+                           timeout_ms);
+        }
+        if (tries > 100) {
+            const struct timespec nap = {0, 100000};
+            nanosleep(&nap, NULL);
+        }
+    }
+    return translate(MPI_Comm_set_errhandler(*to, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+}
+
+/* Which of the ranks that share memory are called one host: all, or every ranks_per_host of them. */
+static gsync_status find_host_comm(MPI_Comm comm, uint32_t ranks_per_host, MPI_Comm *host) {
+    MPI_Comm node;
+    int rank;
+    int node_rank;
+    TRY_MPI(MPI_Comm_rank(comm, &rank));
+    TRY_MPI(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node));
+    TRY_MPI(MPI_Comm_rank(node, &node_rank));
+    const int part = ranks_per_host == 0 ? 0 : node_rank / (int)ranks_per_host;
+    const int code = MPI_Comm_split(node, part, rank, host);
+    MPI_Comm_free(&node);
+    return translate(code, "MPI_Comm_split");
+}
+
+/* Numbers the hosts in the order of their lowest ranks. first_of[r] is the lowest rank on r's host. */
+static void number_hosts(const int *first_of, int world_size, int *hosts) {
+    int count = 0;
+    for (int rank = 0; rank < world_size; rank++) {
+        hosts[rank] = first_of[rank] == rank ? count++ : hosts[first_of[rank]];
+    }
+}
+
+static gsync_status agree_on(int own, MPI_Comm comm, bool *all) {
+    int result = 0;
+    TRY_MPI(MPI_Allreduce(&own, &result, 1, MPI_INT, MPI_MIN, comm));
+    *all = result != 0;
+    return GSYNC_OK;
+}
+
+/* The group's first segment with one kind of memory; all ranks succeed or none does. */
+static gsync_status try_segment(mpi_transport *transport, MPI_Comm host, size_t bytes, gs_segment *segment,
+                                bool *is_made) {
+    int local_rank;
+    TRY_MPI(MPI_Comm_rank(host, &local_rank));
+    gsync_status status =
+        local_rank == 0 ? gs_shared_memory_create(transport->kind, bytes, segment) : GSYNC_OK;
+    char token[GS_TOKEN_MAX] = "";
+    memcpy(token, segment->token, sizeof token);
+    TRY_MPI(MPI_Bcast(token, GS_TOKEN_MAX, MPI_CHAR, 0, host));
+    if (local_rank != 0) {
+        status = token[0] == '\0' ? GSYNC_ERR_TRANSPORT : gs_shared_memory_attach(token, bytes, segment);
+    }
+    GS_TRY(agree_on(status == GSYNC_OK, transport->comm, is_made));
+    if (*is_made) {
+        gs_shared_memory_settle(segment);
+    } else {
+        gs_shared_memory_release(segment);
+    }
+    return GSYNC_OK;
+}
+
+static gsync_status make_segment(mpi_transport *transport, MPI_Comm host, size_t bytes, gs_segment *segment) {
+    for (int kind = 0; kind < GS_SHARED_MEMORY_KINDS; kind++) {
+        bool is_made = false;
+        transport->kind = (gs_shared_memory_kind)kind;
+        GS_TRY(try_segment(transport, host, bytes, segment, &is_made));
+        if (is_made) {
+            return GSYNC_OK;
+        }
+    }
+    return gs_fail(GSYNC_ERR_TRANSPORT, "the ranks of a host cannot share memory: neither through /proc nor through "
+                                        "/dev/shm (%s)",
+                   gsync_last_error());
+}
+
+static void note_thread_level(gs_group *group) {
+    int level = MPI_THREAD_SINGLE;
+    MPI_Query_thread(&level);
+    const bool is_alone = group->host_count == 1;
+    group->allows_helper = level >= MPI_THREAD_SERIALIZED || (level == MPI_THREAD_FUNNELED && is_alone);
+    group->helper_note = level == MPI_THREAD_SINGLE     ? "MPI_THREAD_SINGLE"
+                         : level == MPI_THREAD_FUNNELED ? "MPI_THREAD_FUNNELED"
+                                                        : "MPI offers threads";
+}
+
+static gsync_status split_group(gs_group *parent, int color, int key, gs_group **part);
+
+static const gs_transport_ops mpi_ops = {
+    .name = "mpi",
+    .shares_address_space = false,
+    .segment_create = segment_create,
+    .segment_attach = segment_attach,
+    .segment_settle = segment_settle,
+    .segment_release = segment_release,
+    .net_open = net_open,
+    .net_post = net_post,
+    .net_test = net_test,
+    .net_close = net_close,
+    .split = split_group,
+    .destroy = destroy,
+};
+
+/* The numbers of everything, then the segment, then the group, which takes over the transport if it succeeds. */
+static gsync_status assemble(mpi_transport *transport, MPI_Comm host, int *first_of, int *hosts,
+                             const gs_mpi_settings *settings, gs_group **out) {
+    int rank;
+    int world_size;
+    int local_count;
+    TRY_MPI(MPI_Comm_rank(transport->comm, &rank));
+    TRY_MPI(MPI_Comm_size(transport->comm, &world_size));
+    TRY_MPI(MPI_Comm_size(host, &local_count));
+    int first = rank;
+    TRY_MPI(MPI_Bcast(&first, 1, MPI_INT, 0, host));
+    TRY_MPI(MPI_Allgather(&first, 1, MPI_INT, first_of, 1, MPI_INT, transport->comm));
+    number_hosts(first_of, world_size, hosts);
+    int host_count = 0;
+    for (int i = 0; i < world_size; i++) {
+        host_count += first_of[i] == i;
+    }
+    TRY_MPI(MPI_Comm_split(transport->comm, first == rank ? 0 : MPI_UNDEFINED, rank, &transport->hosts));
+    gs_segment segment = {0};
+    const size_t bytes = gs_group_segment_bytes(local_count, world_size, host_count);
+    GS_TRY(make_segment(transport, host, bytes, &segment));
+    const gsync_status status = gs_group_create(out, rank, world_size, hosts, &mpi_ops, transport, &segment,
+                                                settings->timeout_ms, &settings->logger);
+    if (status != GSYNC_OK) {
+        gs_shared_memory_release(&segment);
+    }
+    return status;
+}
+
+/* Takes over the transport, also when it fails. */
+static gsync_status make_group(mpi_transport *transport, const gs_mpi_settings *settings, gs_group **out) {
+    int world_size = 0;
+    int *ints = NULL;
+    MPI_Comm host = MPI_COMM_NULL;
+    gs_group *group = NULL;
+    gsync_status status = GSYNC_OK;
+    transport->ranks_per_host = settings->ranks_per_host;
+    GS_TRY_OR(translate(MPI_Comm_size(transport->comm, &world_size), "MPI_Comm_size"), fail);
+    GS_TRY_OR(gs_memory_new(&ints, 2 * (size_t)world_size, sizeof *ints, "hosts"), fail);
+    GS_TRY_OR(find_host_comm(transport->comm, settings->ranks_per_host, &host), fail);
+    status = assemble(transport, host, ints, ints + world_size, settings, &group);
+    MPI_Comm_free(&host);
+    gs_memory_free(ints);
+    ints = NULL;
+    if (status != GSYNC_OK) {
+        goto fail;
+    }
+    note_thread_level(group);
+    status = gs_group_start(group);
+    if (status != GSYNC_OK) {
+        gs_group_destroy(group);
+        return status;
+    }
+    *out = group;
+    return GSYNC_OK;
+fail:
+    gs_memory_free(ints);
+    destroy(transport);
+    return status;
+}
+
+static gsync_status new_transport(mpi_transport **out) {
+    mpi_transport *transport = NULL;
+    GS_TRY(gs_memory_new(&transport, 1, sizeof *transport, "MPI transport"));
+    transport->comm = MPI_COMM_NULL;
+    transport->hosts = MPI_COMM_NULL;
+    pthread_mutex_init(&transport->lock, NULL);
+    *out = transport;
+    return GSYNC_OK;
+}
+
+gsync_status gs_mpi_create(gs_group **group, const void *mpi_comm, const gs_mpi_settings *settings) {
+    const MPI_Comm from = *(const MPI_Comm *)mpi_comm;
+    int is_inter = 0;
+    if (from == MPI_COMM_NULL) {
+        return gs_fail(GSYNC_ERR_ARGUMENT, "the communicator is MPI_COMM_NULL");
+    }
+    TRY_MPI(MPI_Comm_test_inter(from, &is_inter));
+    if (is_inter) {
+        return gs_fail(GSYNC_ERR_ARGUMENT, "the communicator is an inter-communicator: give an intra-communicator");
+    }
+    mpi_transport *transport;
+    GS_TRY(new_transport(&transport));
+    const gsync_status status = duplicate(from, settings->timeout_ms, &transport->comm);
+    if (status != GSYNC_OK) {
+        destroy(transport);
+        return status;
+    }
+    return make_group(transport, settings, group);
+}
+
+gsync_status gs_mpi_create_world(gs_group **group, const gs_mpi_settings *settings) {
+    const MPI_Comm world = MPI_COMM_WORLD;
+    return gs_mpi_create(group, &world, settings);
+}
+
+static gsync_status split_group(gs_group *parent, int color, int key, gs_group **part) {
+    /* All ranks are here after this, so that the MPI calls below do not wait for a missing one. */
+    GS_TRY(gs_lane_agree(parent->control, "comm_split", GSYNC_OK, NULL));
+    const mpi_transport *from = parent->transport;
+    mpi_transport *transport;
+    GS_TRY(new_transport(&transport));
+    const int code = MPI_Comm_split(from->comm, color < 0 ? MPI_UNDEFINED : color, key, &transport->comm);
+    if (code != MPI_SUCCESS || transport->comm == MPI_COMM_NULL) {
+        destroy(transport);
+        *part = NULL;
+        return translate(code, "MPI_Comm_split");
+    }
+    MPI_Comm_set_errhandler(transport->comm, MPI_ERRORS_RETURN);
+    const gs_mpi_settings settings = {
+        .timeout_ms = parent->timeout_ms, .ranks_per_host = from->ranks_per_host, .logger = parent->logger};
+    return make_group(transport, &settings, part);
+}

@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GS_COLLECTIVE_COLLECTIVE_MPI_H
+#define GS_COLLECTIVE_COLLECTIVE_MPI_H
+
+/* Ranks that are MPI processes. The only file that speaks to MPI is collective_mpi.c; this header names no MPI type. */
+
+#include "collective/group.h"
+
+typedef struct gs_mpi_settings {
+    uint32_t timeout_ms;
+    uint32_t ranks_per_host; /* 0: as the machine is */
+    gs_logger logger;
+} gs_mpi_settings;
+
+/* Initialises MPI if nobody has, and arranges for MPI_Finalize at exit in that case. */
+gsync_status gs_mpi_ensure_initialized(void);
+
+/* Collective over MPI_COMM_WORLD. */
+gsync_status gs_mpi_create_world(gs_group **group, const gs_mpi_settings *settings);
+
+/* Collective; mpi_comm points to an MPI_Comm. */
+gsync_status gs_mpi_create(gs_group **group, const void *mpi_comm, const gs_mpi_settings *settings);
+
+#endif

@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "collective/lane.h"
+
+#include "base/clock.h"
+#include "collective/lane_internal.h"
+
+#include <string.h>
+
+/* How long to sleep when messages are pending, which ring no bell. */
+static const uint64_t NET_NAP_NS = 50000;
+/* Also without a ring, look at the deadline now and then. */
+static const uint64_t NAP_NS = 50000000;
+
+static gs_lane_flags *own_flags(gs_lane *lane) {
+    return &lane->shared->flags[lane->group->local_rank];
+}
+
+static void announce(gs_lane *lane, _Atomic uint32_t *flag) {
+    atomic_store(flag, lane->sequence);
+    gs_group_ring_all(lane->group);
+}
+
+/* ---- posting ---- */
+
+static void write_header(gs_lane *lane) {
+    const gs_lane_operation *operation = &lane->operation;
+    gs_lane_header *header = &gs_lane_headers(lane)[gs_group_seat(lane->group)];
+    memset(header, 0, sizeof *header);
+    header->topic = operation->topic;
+    header->kind = operation->kind;
+    header->verdict = operation->verdict;
+    header->verdict_index = operation->verdict_index;
+    header->contributes = operation->contributes ? 1 : 0;
+    header->compares_micro_batches = operation->compares_micro_batches ? 1 : 0;
+    header->divides_by_micro_batches = operation->divides_by_micro_batches ? 1 : 0;
+    header->weight = operation->weight;
+    header->micro_batches = operation->micro_batches;
+    header->mail_bytes = operation->mail_bytes;
+    header->count = operation->count;
+    header->dtype = (int32_t)operation->dtype;
+    header->op = (int32_t)operation->op;
+    header->divide = (int32_t)operation->divide;
+    if (operation->data != NULL) {
+        header->data = lane->group->ops->shares_address_space
+                           ? (uint64_t)(uintptr_t)operation->data
+                           : (uint64_t)((unsigned char *)operation->data - lane->memory);
+    }
+}
+
+static void write_mail(gs_lane *lane) {
+    const gs_lane_operation *operation = &lane->operation;
+    unsigned char *box = lane->mail[lane->sequence & 1u] + (size_t)gs_group_seat(lane->group) * lane->mail_stride;
+    const uint64_t bytes = operation->mail_bytes;
+    memcpy(box, &bytes, sizeof bytes);
+    if (bytes != 0) {
+        memcpy(box + sizeof bytes, operation->mail, operation->mail_bytes);
+    }
+}
+
+gsync_status gs_lane_post(gs_lane *lane, const gs_lane_operation *operation) {
+    if (lane->broken != GSYNC_OK) {
+        return gs_fail(lane->broken, "an earlier failure ended this communication: destroy and create it anew");
+    }
+    if (lane->stage != GS_LANE_IDLE || operation->mail_bytes > lane->shape.mail_bytes) {
+        return gs_fail(GSYNC_ERR_INTERNAL, "a lane operation was posted out of turn or is too large");
+    }
+    lane->sequence++;
+    lane->operation = *operation;
+    lane->outcome = (gs_lane_outcome){.refusing_rank = -1};
+    lane->deadline_ns = gs_clock_ns() + (uint64_t)lane->group->timeout_ms * 1000000u;
+    write_header(lane);
+    if (operation->kind == GS_LANE_GATHER) {
+        write_mail(lane);
+    }
+    lane->stage = GS_LANE_ARRIVING;
+    announce(lane, &own_flags(lane)->arrived);
+    return GSYNC_OK;
+}
+
+/* ---- progress: each stage either ends in the next one, or has to wait ---- */
+
+static bool all_reached(const gs_lane *lane, size_t flag_offset) {
+    for (int i = 0; i < lane->group->local_count; i++) {
+        const char *flags = (const char *)&lane->shared->flags[i];
+        const _Atomic uint32_t *flag = (const _Atomic uint32_t *)(const void *)(flags + flag_offset);
+        if (!gs_lane_has_reached(atomic_load(flag), lane->sequence)) {
+            return false;
+        }
+    }
+    return true;
+}
+#define ALL_REACHED(lane, flag) all_reached((lane), offsetof(gs_lane_flags, flag))
+
+static bool is_known(const gs_lane *lane, const _Atomic uint32_t *flag) {
+    return gs_lane_has_reached(atomic_load(flag), lane->sequence);
+}
+
+static gsync_status guarded(gs_lane *lane, void (*work)(gs_lane *lane)) {
+    GS_TRY(gs_lane_enter(lane));
+    lane->outcome.is_data_touched = true;
+    work(lane);
+    gs_lane_leave(lane);
+    return GSYNC_OK;
+}
+
+static gsync_status finish_shard(gs_lane *lane, void (*work)(gs_lane *lane)) {
+    GS_TRY(guarded(lane, work));
+    announce(lane, &own_flags(lane)->finished);
+    lane->stage = GS_LANE_FINISHING;
+    return GSYNC_OK;
+}
+
+/* All headers are known. */
+static gsync_status start_data(gs_lane *lane) {
+    const bool is_alone = lane->group->host_count == 1;
+    if (lane->operation.kind == GS_LANE_BARRIER || (lane->operation.kind == GS_LANE_GATHER && is_alone)) {
+        lane->stage = GS_LANE_IDLE;
+        return GSYNC_OK;
+    }
+    if (lane->operation.kind == GS_LANE_GATHER) {
+        lane->stage = gs_lane_is_first(lane) ? GS_LANE_NET_MAIL : GS_LANE_WAIT_RESULT;
+        return gs_lane_is_first(lane) ? gs_lane_send_mail(lane) : GSYNC_OK;
+    }
+    if (is_alone) {
+        return finish_shard(lane, gs_lane_sum_into_slots);
+    }
+    GS_TRY(guarded(lane, gs_lane_sum_into_host));
+    announce(lane, &own_flags(lane)->summed);
+    lane->stage = gs_lane_is_first(lane) ? GS_LANE_SUMMING : GS_LANE_WAIT_RESULT;
+    return GSYNC_OK;
+}
+
+static gsync_status judge_and_start(gs_lane *lane) {
+    const gsync_status verdict = gs_lane_judge(lane);
+    if (verdict != GSYNC_OK) {
+        /* All ranks come to this, so the lane stays usable: the next operation starts with new headers. */
+        lane->stage = GS_LANE_IDLE;
+        return verdict;
+    }
+    return start_data(lane);
+}
+
+/* Mail, or the sum over all hosts, has come. */
+static gsync_status use_result(gs_lane *lane) {
+    if (lane->operation.kind == GS_LANE_GATHER) {
+        lane->stage = GS_LANE_IDLE;
+        return GSYNC_OK;
+    }
+    return finish_shard(lane, gs_lane_store_host_sum);
+}
+
+/* The stages in which the host's first rank waits for messages. */
+static gsync_status advance_net(gs_lane *lane, bool *moved) {
+    GS_TRY(lane->group->ops->net_test(lane->net, moved));
+    if (!*moved) {
+        return GSYNC_OK;
+    }
+    switch (lane->stage) {
+    case GS_LANE_NET_HEADERS:
+        announce(lane, &lane->shared->headers_known);
+        return judge_and_start(lane);
+    case GS_LANE_NET_SHARDS:
+        gs_lane_add_shards(lane);
+        lane->stage = GS_LANE_NET_SUMS;
+        return gs_lane_send_sums(lane);
+    default:
+        announce(lane, &lane->shared->result_known);
+        return use_result(lane);
+    }
+}
+
+static gsync_status advance(gs_lane *lane, bool *moved) {
+    *moved = true;
+    switch (lane->stage) {
+    case GS_LANE_ARRIVING:
+        if (ALL_REACHED(lane, arrived)) {
+            if (lane->group->host_count == 1) {
+                return judge_and_start(lane);
+            }
+            lane->stage = gs_lane_is_first(lane) ? GS_LANE_NET_HEADERS : GS_LANE_WAIT_HEADERS;
+            return gs_lane_is_first(lane) ? gs_lane_send_headers(lane) : GSYNC_OK;
+        }
+        break;
+    case GS_LANE_WAIT_HEADERS:
+        if (is_known(lane, &lane->shared->headers_known)) {
+            return judge_and_start(lane);
+        }
+        break;
+    case GS_LANE_SUMMING:
+        if (ALL_REACHED(lane, summed)) {
+            lane->stage = GS_LANE_NET_SHARDS;
+            return gs_lane_send_shards(lane);
+        }
+        break;
+    case GS_LANE_WAIT_RESULT:
+        if (is_known(lane, &lane->shared->result_known)) {
+            return use_result(lane);
+        }
+        break;
+    case GS_LANE_FINISHING:
+        if (ALL_REACHED(lane, finished)) {
+            lane->stage = GS_LANE_IDLE;
+            return GSYNC_OK;
+        }
+        break;
+    default:
+        return advance_net(lane, moved);
+    }
+    *moved = false;
+    return GSYNC_OK;
+}
+
+static bool is_verdict(const gs_lane *lane, gsync_status status) {
+    return lane->stage == GS_LANE_IDLE && status != GSYNC_OK;
+}
+
+/* Tells the ranks of this host why, and takes back what was posted. */
+static void break_off(gs_lane *lane, gsync_status status) {
+    lane->broken = status;
+    lane->stage = GS_LANE_IDLE;
+    gs_lane_give_up(lane, gsync_last_error());
+    gs_lane_retract(lane);
+}
+
+gsync_status gs_lane_progress(gs_lane *lane, bool *is_done, bool *did_work) {
+    *is_done = false;
+    *did_work = false;
+    bool moved = true;
+    while (moved) {
+        const gsync_status status = advance(lane, &moved);
+        *did_work = *did_work || moved;
+        if (is_verdict(lane, status)) {
+            *is_done = true;
+            return status;
+        }
+        if (status != GSYNC_OK) {
+            *is_done = true;
+            break_off(lane, status);
+            return lane->broken;
+        }
+        if (lane->stage == GS_LANE_IDLE) {
+            *is_done = true;
+            return GSYNC_OK;
+        }
+    }
+    const gsync_status status = gs_lane_check(lane);
+    if (status != GSYNC_OK) {
+        *is_done = true;
+        break_off(lane, status);
+    }
+    return status;
+}
+
+gsync_status gs_lane_run(gs_lane *lane, const gs_lane_operation *operation, gs_idle_function idle, void *argument) {
+    GS_TRY(gs_lane_post(lane, operation));
+    gs_bell *bell = gs_group_bell(lane->group);
+    for (;;) {
+        const uint32_t seen = gs_bell_count(bell);
+        bool is_done;
+        bool did_work;
+        const gsync_status status = gs_lane_progress(lane, &is_done, &did_work);
+        if (is_done) {
+            return status;
+        }
+        if (idle != NULL) {
+            idle(argument);
+        }
+        if (!did_work) {
+            gs_bell_wait(bell, seen, lane->net != NULL || idle != NULL ? NET_NAP_NS : NAP_NS);
+        }
+    }
+}
+
+const gs_lane_outcome *gs_lane_last_outcome(const gs_lane *lane) {
+    return &lane->outcome;
+}
+
+void gs_lane_give_up(gs_lane *lane, const char *reason) {
+    gs_abort_box_set(&lane->shared->abort_box, lane->group->rank, reason);
+    gs_group_ring_all(lane->group);
+}

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GS_COLLECTIVE_LANE_H
+#define GS_COLLECTIVE_LANE_H
+
+/*
+ * A lane is a sequence of operations that all ranks of a group post in the same order, one at a time, independent of
+ * every other lane. Each reducer has one, and the communicator has one for its own calls.
+ *
+ * Every operation starts with a header from each rank. All ranks see all headers before any data is touched, so all
+ * come to the same verdict: go on, or fail with the same status and nothing changed. That is how a rank that
+ * disagrees, or refuses, ends the operation everywhere instead of leaving the others waiting.
+ *
+ * Single-threaded: one thread at a time per lane. Nothing here blocks but gs_lane_run.
+ */
+
+#include "collective/group.h"
+
+typedef enum gs_lane_kind {
+    GS_LANE_BARRIER = 1, /* nothing travels */
+    GS_LANE_GATHER = 2,  /* each rank's mail becomes readable by all */
+    GS_LANE_REDUCE = 3   /* every rank's data becomes the op over all ranks' */
+} gs_lane_kind;
+
+/* What divides the sum. */
+typedef enum gs_divide {
+    GS_DIVIDE_NOT,
+    GS_DIVIDE_WORLD,
+    GS_DIVIDE_PARTICIPANTS,
+    GS_DIVIDE_WEIGHT
+} gs_divide;
+
+/* How an operation is called in errors: "allreduce", "bucket", ... All ranks must agree on every member. */
+typedef struct gs_lane_topic {
+    char what[16];
+    uint64_t step;   /* 0: not in a step */
+    uint64_t part;   /* bucket, chunk, ... */
+    uint64_t digest; /* anything else that must be equal */
+} gs_lane_topic;
+
+typedef struct gs_lane_operation {
+    gs_lane_kind kind;
+    gs_lane_topic topic;
+
+    /* This rank's part. */
+    gsync_status verdict;   /* not GSYNC_OK: this rank refuses, and every rank's operation fails with this status */
+    uint32_t verdict_index; /* which gradient, for the one who words the failure */
+    bool contributes;       /* REDUCE: false leaves this rank's data out of the sum */
+    double weight;
+    uint32_t micro_batches;
+    bool compares_micro_batches; /* contributing ranks must agree on micro_batches */
+
+    /* GATHER */
+    const void *mail;
+    size_t mail_bytes; /* at most gs_lane_mail_max; may differ by rank */
+
+    /* REDUCE: `data` lies in this rank's slots, or anywhere where peers share the address space. */
+    void *data;
+    size_t count;
+    gsync_dtype dtype;
+    gsync_op op; /* SUM, MIN, MAX */
+    gs_divide divide;
+    bool divides_by_micro_batches; /* WORLD and PARTICIPANTS: also by the micro-batches of the window */
+} gs_lane_operation;
+
+/* What the headers of the last operation added up to. Valid once it is done, also when a verdict ended it. */
+typedef struct gs_lane_outcome {
+    double divisor; /* 0: there was nothing to divide, and the result is zero */
+    double weight_total;
+    uint32_t participants;
+    int refusing_rank; /* -1: none */
+    uint32_t verdict_index;
+    bool is_data_touched; /* a failure came after sums were being written */
+} gs_lane_outcome;
+
+typedef struct gs_lane gs_lane;
+
+typedef struct gs_lane_shape {
+    size_t mail_bytes;         /* per rank */
+    size_t slot_bytes;         /* per rank */
+    size_t reduce_bytes_max;   /* the most that one REDUCE carries, in the wide type */
+} gs_lane_shape;
+
+/* Collective over the control lane, blocking. bytes of memory for each rank that peers can reach: gs_lane_slots. */
+gsync_status gs_lane_open(gs_group *group, const gs_lane_shape *shape, gs_lane **lane);
+
+/* The control lane, in memory that exists. Not collective. */
+gsync_status gs_lane_open_in(gs_group *group, const gs_lane_shape *shape, void *memory, gs_lane **lane);
+size_t gs_lane_memory_bytes(const gs_lane_shape *shape, int local_count, int world_size, int host_count);
+
+/* Not collective. An operation in flight fails on the other ranks. When it returns no peer touches memory that this
+ * rank posted. NULL accepted. */
+void gs_lane_close(gs_lane *lane);
+
+unsigned char *gs_lane_slots(gs_lane *lane); /* this rank's slot_bytes, aligned to 64, zero at first */
+int gs_lane_world_size(const gs_lane *lane);
+size_t gs_lane_mail_max(const gs_lane *lane);
+/* After a GATHER and until the next operation is posted. */
+const void *gs_lane_mail(const gs_lane *lane, int rank, size_t *bytes);
+
+/* Starts an operation. What operation->data and mail point to stays valid until it is done. */
+gsync_status gs_lane_post(gs_lane *lane, const gs_lane_operation *operation);
+
+/*
+ * Does what can be done now, without waiting. *is_done is set when the operation has ended, well or badly; the status
+ * is then its result, the same class on every rank. *did_work tells whether anything moved. After anything but a
+ * verdict or a disagreement the lane is broken and every later post fails.
+ */
+gsync_status gs_lane_progress(gs_lane *lane, bool *is_done, bool *did_work);
+
+/* Called again and again while gs_lane_run waits; may be NULL. */
+typedef void (*gs_idle_function)(void *argument);
+
+/* post, progress and sleep until done or past the group's timeout. */
+gsync_status gs_lane_run(gs_lane *lane, const gs_lane_operation *operation, gs_idle_function idle, void *argument);
+
+/*
+ * A GATHER of statuses, blocking: every rank learns whether all ranks succeeded. If not, all return the status of the
+ * first rank that failed, with its words. `what` names the point in errors, at most 15 characters. token (may be NULL)
+ * travels along.
+ */
+gsync_status gs_lane_agree(gs_lane *lane, const char *what, gsync_status own, const char *token);
+/* After a successful gs_lane_agree and until the next operation: copies a rank's token, GS_TOKEN_MAX bytes. */
+void gs_lane_agreed_token(const gs_lane *lane, int rank, char *token);
+
+const gs_lane_outcome *gs_lane_last_outcome(const gs_lane *lane);
+
+/* Breaks the lane for all ranks of the host with this rank's reason. */
+void gs_lane_give_up(gs_lane *lane, const char *reason);
+
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GS_COLLECTIVE_LANE_INTERNAL_H
+#define GS_COLLECTIVE_LANE_INTERNAL_H
+
+/* What the files of the lane share: its memory, and its stages. Included by lane*.c only. */
+
+#include "collective/lane.h"
+
+/* What a rank says about the operation that it is at. */
+typedef struct gs_lane_header {
+    gs_lane_topic topic;
+    uint64_t count;
+    double weight;
+    uint64_t data; /* an address where peers share the address space, else an offset into the segment */
+    uint64_t mail_bytes;
+    int32_t kind;
+    int32_t verdict;
+    uint32_t verdict_index;
+    uint32_t micro_batches;
+    int32_t dtype;
+    int32_t op;
+    int32_t divide;
+    uint8_t contributes;
+    uint8_t compares_micro_batches;
+    uint8_t divides_by_micro_batches;
+    uint8_t padding;
+} gs_lane_header;
+
+/* The number of the last operation for which a rank of this host has reached a point. Written by that rank only. */
+typedef struct gs_lane_flags {
+    _Alignas(128) _Atomic uint32_t arrived; /* its header can be read */
+    _Atomic uint32_t summed;                /* several hosts: its shard of the host's sum is complete */
+    _Atomic uint32_t finished;              /* its shard of the result is in every slot of this host */
+    _Atomic uint32_t is_busy;               /* it is touching memory of other ranks */
+    _Atomic uint32_t is_closed;             /* it has left for good */
+} gs_lane_flags;
+
+typedef struct gs_lane_shared {
+    gs_abort_box abort_box;
+    _Alignas(128) _Atomic uint32_t headers_known; /* several hosts: those of other hosts are here too */
+    _Atomic uint32_t result_known;                /* several hosts: mail, or the sum over hosts, is here */
+    gs_lane_flags flags[];                        /* one per rank of the host */
+} gs_lane_shared;
+
+typedef enum gs_lane_stage {
+    GS_LANE_IDLE,
+    GS_LANE_ARRIVING,     /* ranks of this host are still to come */
+    GS_LANE_NET_HEADERS,  /* the host's first rank exchanges headers with the other hosts' */
+    GS_LANE_WAIT_HEADERS, /* the others wait for it */
+    GS_LANE_SUMMING,      /* first rank: shards of the host's sum are still to come */
+    GS_LANE_NET_SHARDS,   /* first rank: each host's part of every other host's sum travels */
+    GS_LANE_NET_SUMS,     /* first rank: finished parts travel back */
+    GS_LANE_NET_MAIL,     /* first rank: mail travels */
+    GS_LANE_WAIT_RESULT,  /* the others wait for it */
+    GS_LANE_FINISHING     /* ranks of this host are still writing into slots */
+} gs_lane_stage;
+
+struct gs_lane {
+    gs_group *group;
+    gs_segment segment; /* base NULL for the control lane, which lives in the group's */
+    bool owns_segment;
+    unsigned char *memory;
+    gs_lane_shape shape;
+    gs_lane_shared *shared;
+    gs_lane_header *headers[2]; /* by parity of the operation: a fast peer may already write the next one's */
+    unsigned char *mail[2];     /* likewise; world_size boxes of mail_stride bytes, by seat */
+    size_t mail_stride;
+    unsigned char *slots; /* local_count x slot_stride */
+    size_t slot_stride;
+    unsigned char *host_sum; /* several hosts: the sum over this host's ranks, then over all, in the wide type */
+    unsigned char *received; /* first rank of several hosts: other hosts' parts; private */
+    gs_net_transfer *transfers;
+    gs_net *net;
+    const void **sources; /* scratch of max(local_count, host_count) */
+    void **targets;
+
+    uint32_t sequence; /* number of the operation in flight, or of the last one */
+    gs_lane_stage stage;
+    gs_lane_operation operation;
+    gs_lane_outcome outcome;
+    uint64_t deadline_ns;
+    gsync_status broken; /* why no further operation is possible */
+};
+
+static inline bool gs_lane_is_first(const gs_lane *lane) {
+    return lane->group->local_rank == 0;
+}
+
+static inline gs_lane_header *gs_lane_headers(const gs_lane *lane) {
+    return lane->headers[lane->sequence & 1u];
+}
+
+/* A sequence number that wraps around. */
+static inline bool gs_lane_has_reached(uint32_t flag, uint32_t sequence) {
+    return (int32_t)(flag - sequence) >= 0;
+}
+
+/* lane_verdict.c: all headers are known. GSYNC_OK, or the status on which all ranks agree, with lane->outcome. */
+gsync_status gs_lane_judge(gs_lane *lane);
+void gs_lane_describe(const gs_lane_topic *topic, char *text, size_t size);
+
+/* lane_between_hosts.c: each starts messages of the host's first rank. */
+gsync_status gs_lane_send_headers(gs_lane *lane);
+gsync_status gs_lane_send_mail(gs_lane *lane);
+gsync_status gs_lane_send_shards(gs_lane *lane);
+void gs_lane_add_shards(gs_lane *lane);
+gsync_status gs_lane_send_sums(gs_lane *lane);
+
+/* lane_reduce.c: this rank's shard. */
+void gs_lane_sum_into_slots(gs_lane *lane);
+void gs_lane_sum_into_host(gs_lane *lane);
+void gs_lane_store_host_sum(gs_lane *lane);
+
+/* lane_wait.c: nothing moved; is there a reason to end? GSYNC_OK: keep waiting. */
+gsync_status gs_lane_check(gs_lane *lane);
+/* Marks this rank as touching others' memory, unless somebody has left. */
+gsync_status gs_lane_enter(gs_lane *lane);
+void gs_lane_leave(gs_lane *lane);
+/* Waits until no other rank of this process touches memory that this rank posted. */
+void gs_lane_retract(gs_lane *lane);
+
+#endif

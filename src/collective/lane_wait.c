@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/clock.h"
+#include "collective/lane_internal.h"
+
+#include <sched.h>
+#include <stdio.h>
+
+/* The flag that decides whether a rank of this host has done its part of the present stage. */
+static uint32_t flag_of(const gs_lane *lane, int local_rank) {
+    const gs_lane_flags *flags = &lane->shared->flags[local_rank];
+    switch (lane->stage) {
+    case GS_LANE_SUMMING:
+        return atomic_load(&flags->summed);
+    case GS_LANE_FINISHING:
+        return atomic_load(&flags->finished);
+    default:
+        return atomic_load(&flags->arrived);
+    }
+}
+
+static bool is_missing(const gs_lane *lane, int local_rank) {
+    switch (lane->stage) {
+    case GS_LANE_ARRIVING:
+    case GS_LANE_SUMMING:
+    case GS_LANE_FINISHING:
+        return !gs_lane_has_reached(flag_of(lane, local_rank), lane->sequence);
+    case GS_LANE_WAIT_HEADERS:
+    case GS_LANE_WAIT_RESULT:
+        return local_rank == 0; /* it speaks with the other hosts */
+    default:
+        return false;
+    }
+}
+
+/* A rank that has left will not do what we wait for. */
+static gsync_status check_closed(const gs_lane *lane) {
+    for (int i = 0; i < lane->group->local_count; i++) {
+        if (is_missing(lane, i) && atomic_load(&lane->shared->flags[i].is_closed) != 0) {
+            char here[64];
+            gs_lane_describe(&lane->operation.topic, here, sizeof here);
+            return gs_fail(GSYNC_ERR_PEER_LOST, "%s: rank %d has destroyed its side", here,
+                           gs_group_local_to_rank(lane->group, i));
+        }
+    }
+    return GSYNC_OK;
+}
+
+static void list_missing(const gs_lane *lane, char *text, size_t size) {
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 0; i < lane->group->local_count && used + 16 < size; i++) {
+        if (is_missing(lane, i)) {
+            const int rank = gs_group_local_to_rank(lane->group, i);
+            used += (size_t)snprintf(text + used, size - used, "%s%d", used == 0 ? "" : ", ", rank);
+        }
+    }
+    if (used == 0) {
+        snprintf(text, size, "of another host");
+    }
+}
+
+static gsync_status check_deadline(const gs_lane *lane) {
+    if (gs_clock_ns() < lane->deadline_ns) {
+        return GSYNC_OK;
+    }
+    char here[64];
+    char missing[128];
+    gs_lane_describe(&lane->operation.topic, here, sizeof here);
+    list_missing(lane, missing, sizeof missing);
+    return gs_fail(GSYNC_ERR_TIMEOUT,
+                   "%s: rank %s %s within %u ms: look for an error or a hang there, or raise timeout_ms", here, missing,
+                   lane->stage == GS_LANE_ARRIVING || lane->stage == GS_LANE_NET_HEADERS ||
+                           lane->stage == GS_LANE_WAIT_HEADERS
+                       ? "did not arrive"
+                       : "did not finish",
+                   lane->group->timeout_ms);
+}
+
+static gsync_status check_boxes(const gs_lane *lane) {
+    if (gs_abort_box_is_set(&lane->group->shared->abort_box)) {
+        return gs_abort_box_fail(&lane->group->shared->abort_box);
+    }
+    if (gs_abort_box_is_set(&lane->shared->abort_box)) {
+        return gs_abort_box_fail(&lane->shared->abort_box);
+    }
+    return GSYNC_OK;
+}
+
+gsync_status gs_lane_check(gs_lane *lane) {
+    GS_TRY(check_boxes(lane));
+    GS_TRY(check_closed(lane));
+    return check_deadline(lane);
+}
+
+static gsync_status check_nobody_left(const gs_lane *lane) {
+    GS_TRY(check_boxes(lane));
+    for (int i = 0; i < lane->group->local_count; i++) {
+        if (atomic_load(&lane->shared->flags[i].is_closed) != 0) {
+            return gs_fail(GSYNC_ERR_PEER_LOST, "rank %d has destroyed its side",
+                           gs_group_local_to_rank(lane->group, i));
+        }
+    }
+    return GSYNC_OK;
+}
+
+gsync_status gs_lane_enter(gs_lane *lane) {
+    /* Sequentially consistent against gs_lane_retract: either it sees us busy, or we see why we must not go on. */
+    atomic_store(&lane->shared->flags[lane->group->local_rank].is_busy, 1);
+    const gsync_status status = check_nobody_left(lane);
+    if (status != GSYNC_OK) {
+        gs_lane_leave(lane);
+    }
+    return status;
+}
+
+void gs_lane_leave(gs_lane *lane) {
+    atomic_store(&lane->shared->flags[lane->group->local_rank].is_busy, 0);
+}
+
+void gs_lane_retract(gs_lane *lane) {
+    if (!lane->group->ops->shares_address_space) {
+        return; /* what was posted lies in the segment, which outlives us for those who have mapped it */
+    }
+    /* Bounded by the time that summing one shard takes: a thread that is busy never waits for anybody. */
+    for (int i = 0; i < lane->group->local_count; i++) {
+        while (i != lane->group->local_rank && atomic_load(&lane->shared->flags[i].is_busy) != 0) {
+            sched_yield();
+        }
+    }
+}

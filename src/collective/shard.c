@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "collective/shard.h"
+
+#include <math.h>
+
+/* Elements handled at once: the wide copy stays in the first-level cache. */
+enum { BLOCK = 1024 };
+
+typedef union wide_block {
+    float f[BLOCK];
+    double d[BLOCK];
+    int64_t i[BLOCK];
+} wide_block;
+
+static const unsigned char *at(const void *base, size_t index, gsync_dtype dtype) {
+    return (const unsigned char *)base + index * gsync_dtype_size(dtype);
+}
+
+/* ---- wide = source ---- */
+
+#define LOAD(member, type, expression)                                                                                 \
+    do {                                                                                                               \
+        const type *x = (const type *)source;                                                                          \
+        for (size_t k = 0; k < count; k++) {                                                                           \
+            wide->member[k] = expression;                                                                              \
+        }                                                                                                              \
+    } while (0)
+
+static void load(wide_block *restrict wide, const void *restrict source, gsync_dtype dtype, size_t count) {
+    switch (dtype) {
+    case GSYNC_FLOAT32:
+        LOAD(f, float, x[k]);
+        break;
+    case GSYNC_FLOAT64:
+        LOAD(d, double, x[k]);
+        break;
+    case GSYNC_FLOAT16:
+        LOAD(f, uint16_t, gs_half_to_float(x[k]));
+        break;
+    case GSYNC_BFLOAT16:
+        LOAD(f, uint16_t, gs_bfloat_to_float(x[k]));
+        break;
+    case GSYNC_INT32:
+        LOAD(i, int32_t, x[k]);
+        break;
+    case GSYNC_INT64:
+        LOAD(i, int64_t, x[k]);
+        break;
+    case GSYNC_UINT8:
+        LOAD(i, uint8_t, x[k]);
+        break;
+    }
+}
+
+/* ---- wide = wide op source ---- */
+
+static void combine_floats(float *restrict wide, const float *restrict other, gsync_op op, size_t count) {
+    if (op == GSYNC_MIN) {
+        for (size_t k = 0; k < count; k++) {
+            wide[k] = other[k] < wide[k] || isnan(other[k]) ? other[k] : wide[k];
+        }
+    } else if (op == GSYNC_MAX) {
+        for (size_t k = 0; k < count; k++) {
+            wide[k] = other[k] > wide[k] || isnan(other[k]) ? other[k] : wide[k];
+        }
+    } else {
+        for (size_t k = 0; k < count; k++) {
+            wide[k] += other[k];
+        }
+    }
+}
+
+static void combine_doubles(double *restrict wide, const double *restrict other, gsync_op op, size_t count) {
+    if (op == GSYNC_MIN) {
+        for (size_t k = 0; k < count; k++) {
+            wide[k] = other[k] < wide[k] || isnan(other[k]) ? other[k] : wide[k];
+        }
+    } else if (op == GSYNC_MAX) {
+        for (size_t k = 0; k < count; k++) {
+            wide[k] = other[k] > wide[k] || isnan(other[k]) ? other[k] : wide[k];
+        }
+    } else {
+        for (size_t k = 0; k < count; k++) {
+            wide[k] += other[k];
+        }
+    }
+}
+
+static void combine_integers(int64_t *restrict wide, const int64_t *restrict other, gsync_op op, size_t count) {
+    for (size_t k = 0; k < count; k++) {
+        if (op == GSYNC_MIN) {
+            wide[k] = other[k] < wide[k] ? other[k] : wide[k];
+        } else if (op == GSYNC_MAX) {
+            wide[k] = other[k] > wide[k] ? other[k] : wide[k];
+        } else {
+            /* Unsigned, because a sum that overflows wraps rather than being undefined. */
+            wide[k] = (int64_t)((uint64_t)wide[k] + (uint64_t)other[k]);
+        }
+    }
+}
+
+static void combine(wide_block *restrict wide, const void *source, gsync_dtype dtype, gsync_op op, size_t count) {
+    if (dtype == GSYNC_FLOAT32) {
+        combine_floats(wide->f, source, op, count);
+        return;
+    }
+    if (dtype == GSYNC_FLOAT64) {
+        combine_doubles(wide->d, source, op, count);
+        return;
+    }
+    wide_block other;
+    load(&other, source, dtype, count);
+    if (gs_dtype_is_floating(dtype)) {
+        combine_floats(wide->f, other.f, op, count);
+    } else {
+        combine_integers(wide->i, other.i, op, count);
+    }
+}
+
+/* ---- wide = wide / divisor ---- */
+
+/* The reciprocal of a power of two is exact, and so is every product with it that the quotient rounds to. */
+static bool is_power_of_two(double value) {
+    int exponent;
+    return frexp(value, &exponent) == 0.5;
+}
+
+static void divide_floats(float *wide, double divisor, size_t count) {
+    if (is_power_of_two(divisor)) {
+        const float factor = (float)(1.0 / divisor);
+        for (size_t k = 0; k < count; k++) {
+            wide[k] *= factor;
+        }
+    } else if ((double)(float)divisor == divisor) {
+        const float by = (float)divisor;
+        for (size_t k = 0; k < count; k++) {
+            wide[k] /= by;
+        }
+    } else {
+        /* A weight total that float32 cannot hold: dividing in float64 rounds the quotient only once that matters. */
+        for (size_t k = 0; k < count; k++) {
+            wide[k] = (float)((double)wide[k] / divisor);
+        }
+    }
+}
+
+static void divide(wide_block *wide, gsync_dtype wide_dtype, double divisor, size_t count) {
+    if (divisor == 1.0) {
+        return;
+    }
+    if (wide_dtype == GSYNC_FLOAT32) {
+        divide_floats(wide->f, divisor, count);
+    } else if (wide_dtype == GSYNC_FLOAT64) {
+        for (size_t k = 0; k < count; k++) {
+            wide->d[k] /= divisor;
+        }
+    }
+}
+
+/* ---- target = wide ---- */
+
+#define STORE(type, expression)                                                                                        \
+    do {                                                                                                               \
+        type *y = (type *)target;                                                                                      \
+        for (size_t k = 0; k < count; k++) {                                                                           \
+            y[k] = expression;                                                                                         \
+        }                                                                                                              \
+    } while (0)
+
+static void store(void *restrict target, const wide_block *restrict wide, gsync_dtype dtype, size_t count) {
+    switch (dtype) {
+    case GSYNC_FLOAT32:
+        STORE(float, wide->f[k]);
+        break;
+    case GSYNC_FLOAT64:
+        STORE(double, wide->d[k]);
+        break;
+    case GSYNC_FLOAT16:
+        STORE(uint16_t, gs_half_from_float(wide->f[k]));
+        break;
+    case GSYNC_BFLOAT16:
+        STORE(uint16_t, gs_bfloat_from_float(wide->f[k]));
+        break;
+    case GSYNC_INT32:
+        STORE(int32_t, (int32_t)wide->i[k]);
+        break;
+    case GSYNC_INT64:
+        STORE(int64_t, wide->i[k]);
+        break;
+    case GSYNC_UINT8:
+        STORE(uint8_t, (uint8_t)wide->i[k]);
+        break;
+    }
+}
+
+/* ---- one job ---- */
+
+/* The commonest case without the detour over a block: each buffer is read once and written once. */
+static bool reduce_two_floats(const gs_shard_job *job) {
+    if (job->source_count != 2 || job->target_count != 2 || job->source_dtype != GSYNC_FLOAT32 ||
+        job->target_dtype != GSYNC_FLOAT32 || job->op != GSYNC_SUM || job->sources[0] != job->targets[0] ||
+        job->sources[1] != job->targets[1] || job->sources[0] == job->sources[1]) {
+        return false;
+    }
+    if (!is_power_of_two(job->divisor)) {
+        return false;
+    }
+    float *restrict a = (float *)job->targets[0] + job->first;
+    float *restrict b = (float *)job->targets[1] + job->first;
+    const float factor = (float)(1.0 / job->divisor);
+    for (size_t k = 0; k < job->count; k++) {
+        const float sum = (a[k] + b[k]) * factor;
+        a[k] = sum;
+        b[k] = sum;
+    }
+    return true;
+}
+
+static void reduce_block(const gs_shard_job *job, size_t first, size_t count) {
+    wide_block wide;
+    if (job->source_count == 0 || job->divisor == 0.0) {
+        memset(&wide, 0, sizeof wide);
+    } else {
+        load(&wide, at(job->sources[0], first, job->source_dtype), job->source_dtype, count);
+        for (int s = 1; s < job->source_count; s++) {
+            combine(&wide, at(job->sources[s], first, job->source_dtype), job->source_dtype, job->op, count);
+        }
+        divide(&wide, gs_dtype_wide(job->source_dtype), job->divisor, count);
+    }
+    for (int t = 0; t < job->target_count; t++) {
+        store((void *)at(job->targets[t], first, job->target_dtype), &wide, job->target_dtype, count);
+    }
+}
+
+void gs_shard_reduce(const gs_shard_job *job) {
+    if (reduce_two_floats(job)) {
+        return;
+    }
+    for (size_t done = 0; done < job->count; done += BLOCK) {
+        const size_t left = job->count - done;
+        reduce_block(job, job->first + done, left < BLOCK ? left : BLOCK);
+    }
+}
+
+void gs_shard_split(size_t count, int parts, int index, size_t *first, size_t *length) {
+    const size_t line = 64; /* elements: whole cache lines for every dtype */
+    const size_t lines = (count + line - 1) / line;
+    const size_t per_part = (lines + (size_t)parts - 1) / (size_t)parts * line;
+    const size_t begin = per_part * (size_t)index;
+    *first = begin < count ? begin : count;
+    *length = count - *first < per_part ? count - *first : per_part;
+}

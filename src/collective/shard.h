@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GS_COLLECTIVE_SHARD_H
+#define GS_COLLECTIVE_SHARD_H
+
+/*
+ * The arithmetic of a reduction: elements of several sources are added in the order of the sources, in the wide type
+ * of their dtype, divided once, rounded once, and written to every target. Which elements a call covers does not
+ * change any bit of the result.
+ */
+
+#include "base/dtype.h"
+
+typedef struct gs_shard_job {
+    const void *const *sources; /* elements of source_dtype */
+    int source_count;           /* 0: the result is zero */
+    gsync_dtype source_dtype;
+    void *const *targets; /* may be the sources themselves */
+    int target_count;
+    gsync_dtype target_dtype; /* source_dtype, or its wide type; or the other way round */
+    gsync_op op;              /* SUM, MIN or MAX */
+    double divisor;           /* 1: nothing is divided; 0: the result is zero. Floating types only */
+    size_t first;             /* elements [first, first + count) of every source and target */
+    size_t count;
+} gs_shard_job;
+
+void gs_shard_reduce(const gs_shard_job *job);
+
+/* Splits count elements among `parts`: *first and *length of part `index`. Boundaries lie on cache lines. */
+void gs_shard_split(size_t count, int parts, int index, size_t *first, size_t *length);
+
+#endif
