@@ -1,55 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "collective/shard.h"
 
+#include "base/convert.h"
+
 #include <math.h>
-
-/* Elements handled at once: the wide copy stays in the first-level cache. */
-enum { BLOCK = 1024 };
-
-typedef union wide_block {
-    float f[BLOCK];
-    double d[BLOCK];
-    int64_t i[BLOCK];
-} wide_block;
 
 static const unsigned char *at(const void *base, size_t index, gsync_dtype dtype) {
     return (const unsigned char *)base + index * gsync_dtype_size(dtype);
-}
-
-/* ---- wide = source ---- */
-
-#define LOAD(member, type, expression)                                                                                 \
-    do {                                                                                                               \
-        const type *x = (const type *)source;                                                                          \
-        for (size_t k = 0; k < count; k++) {                                                                           \
-            wide->member[k] = expression;                                                                              \
-        }                                                                                                              \
-    } while (0)
-
-static void load(wide_block *restrict wide, const void *restrict source, gsync_dtype dtype, size_t count) {
-    switch (dtype) {
-    case GSYNC_FLOAT32:
-        LOAD(f, float, x[k]);
-        break;
-    case GSYNC_FLOAT64:
-        LOAD(d, double, x[k]);
-        break;
-    case GSYNC_FLOAT16:
-        LOAD(f, uint16_t, gs_half_to_float(x[k]));
-        break;
-    case GSYNC_BFLOAT16:
-        LOAD(f, uint16_t, gs_bfloat_to_float(x[k]));
-        break;
-    case GSYNC_INT32:
-        LOAD(i, int32_t, x[k]);
-        break;
-    case GSYNC_INT64:
-        LOAD(i, int64_t, x[k]);
-        break;
-    case GSYNC_UINT8:
-        LOAD(i, uint8_t, x[k]);
-        break;
-    }
 }
 
 /* ---- wide = wide op source ---- */
@@ -99,7 +56,7 @@ static void combine_integers(int64_t *restrict wide, const int64_t *restrict oth
     }
 }
 
-static void combine(wide_block *restrict wide, const void *source, gsync_dtype dtype, gsync_op op, size_t count) {
+static void combine(gs_wide_block *restrict wide, const void *source, gsync_dtype dtype, gsync_op op, size_t count) {
     if (dtype == GSYNC_FLOAT32) {
         combine_floats(wide->f, source, op, count);
         return;
@@ -108,8 +65,8 @@ static void combine(wide_block *restrict wide, const void *source, gsync_dtype d
         combine_doubles(wide->d, source, op, count);
         return;
     }
-    wide_block other;
-    load(&other, source, dtype, count);
+    gs_wide_block other;
+    gs_widen(&other, source, dtype, count);
     if (gs_dtype_is_floating(dtype)) {
         combine_floats(wide->f, other.f, op, count);
     } else {
@@ -144,7 +101,7 @@ static void divide_floats(float *wide, double divisor, size_t count) {
     }
 }
 
-static void divide(wide_block *wide, gsync_dtype wide_dtype, double divisor, size_t count) {
+static void divide(gs_wide_block *wide, gsync_dtype wide_dtype, double divisor, size_t count) {
     if (divisor == 1.0) {
         return;
     }
@@ -154,42 +111,6 @@ static void divide(wide_block *wide, gsync_dtype wide_dtype, double divisor, siz
         for (size_t k = 0; k < count; k++) {
             wide->d[k] /= divisor;
         }
-    }
-}
-
-/* ---- target = wide ---- */
-
-#define STORE(type, expression)                                                                                        \
-    do {                                                                                                               \
-        type *y = (type *)target;                                                                                      \
-        for (size_t k = 0; k < count; k++) {                                                                           \
-            y[k] = expression;                                                                                         \
-        }                                                                                                              \
-    } while (0)
-
-static void store(void *restrict target, const wide_block *restrict wide, gsync_dtype dtype, size_t count) {
-    switch (dtype) {
-    case GSYNC_FLOAT32:
-        STORE(float, wide->f[k]);
-        break;
-    case GSYNC_FLOAT64:
-        STORE(double, wide->d[k]);
-        break;
-    case GSYNC_FLOAT16:
-        STORE(uint16_t, gs_half_from_float(wide->f[k]));
-        break;
-    case GSYNC_BFLOAT16:
-        STORE(uint16_t, gs_bfloat_from_float(wide->f[k]));
-        break;
-    case GSYNC_INT32:
-        STORE(int32_t, (int32_t)wide->i[k]);
-        break;
-    case GSYNC_INT64:
-        STORE(int64_t, wide->i[k]);
-        break;
-    case GSYNC_UINT8:
-        STORE(uint8_t, (uint8_t)wide->i[k]);
-        break;
     }
 }
 
@@ -217,18 +138,18 @@ static bool reduce_two_floats(const gs_shard_job *job) {
 }
 
 static void reduce_block(const gs_shard_job *job, size_t first, size_t count) {
-    wide_block wide;
+    gs_wide_block wide;
     if (job->source_count == 0 || job->divisor == 0.0) {
         memset(&wide, 0, sizeof wide);
     } else {
-        load(&wide, at(job->sources[0], first, job->source_dtype), job->source_dtype, count);
+        gs_widen(&wide, at(job->sources[0], first, job->source_dtype), job->source_dtype, count);
         for (int s = 1; s < job->source_count; s++) {
             combine(&wide, at(job->sources[s], first, job->source_dtype), job->source_dtype, job->op, count);
         }
         divide(&wide, gs_dtype_wide(job->source_dtype), job->divisor, count);
     }
     for (int t = 0; t < job->target_count; t++) {
-        store((void *)at(job->targets[t], first, job->target_dtype), &wide, job->target_dtype, count);
+        gs_narrow((void *)at(job->targets[t], first, job->target_dtype), &wide, job->target_dtype, count);
     }
 }
 
@@ -236,9 +157,9 @@ void gs_shard_reduce(const gs_shard_job *job) {
     if (reduce_two_floats(job)) {
         return;
     }
-    for (size_t done = 0; done < job->count; done += BLOCK) {
+    for (size_t done = 0; done < job->count; done += GS_BLOCK) {
         const size_t left = job->count - done;
-        reduce_block(job, job->first + done, left < BLOCK ? left : BLOCK);
+        reduce_block(job, job->first + done, left < GS_BLOCK ? left : GS_BLOCK);
     }
 }
 

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "device/device_host.h"
+
+#include "base/convert.h"
+
+#include <string.h>
+
+static unsigned char *row_of(const gs_tensor *tensor, size_t row) {
+    return (unsigned char *)tensor->data + row * tensor->row_pitch * gsync_dtype_size(tensor->dtype);
+}
+
+/* A dense tensor is one long row. */
+static gs_tensor as_rows(const gs_tensor *tensor) {
+    gs_tensor rows = *tensor;
+    if (gs_tensor_is_dense(tensor)) {
+        rows.columns = gs_tensor_count(tensor);
+        rows.rows = rows.columns == 0 ? 0 : 1;
+        rows.row_pitch = rows.columns;
+    }
+    return rows;
+}
+
+static void scale(gs_wide_block *wide, gsync_dtype wide_dtype, double factor, size_t count) {
+    if (factor == 1.0) {
+        return;
+    }
+    if (wide_dtype == GSYNC_FLOAT64) {
+        for (size_t k = 0; k < count; k++) {
+            wide->d[k] *= factor;
+        }
+    } else {
+        const float by = (float)factor;
+        for (size_t k = 0; k < count; k++) {
+            wide->f[k] *= by;
+        }
+    }
+}
+
+static void add(gs_wide_block *wide, gsync_dtype wide_dtype, const void *other, size_t first, size_t count) {
+    if (wide_dtype == GSYNC_FLOAT64) {
+        const double *restrict x = (const double *)other + first;
+        for (size_t k = 0; k < count; k++) {
+            wide->d[k] = x[k] + wide->d[k];
+        }
+    } else {
+        const float *restrict x = (const float *)other + first;
+        for (size_t k = 0; k < count; k++) {
+            wide->f[k] = x[k] + wide->f[k];
+        }
+    }
+}
+
+static size_t block_length(size_t total, size_t done) {
+    return total - done < GS_BLOCK ? total - done : GS_BLOCK;
+}
+
+/* ---- gather ---- */
+
+static void gather_row(unsigned char *wire, gsync_dtype wire_dtype, const gs_host_term *term, const void *row,
+                       size_t first, size_t columns) {
+    const gsync_dtype dtype = term->tensor->dtype;
+    const gsync_dtype wide_dtype = gs_dtype_wide(dtype);
+    gs_wide_block wide;
+    for (size_t done = 0; done < columns; done += GS_BLOCK) {
+        const size_t count = block_length(columns, done);
+        gs_widen(&wide, (const unsigned char *)row + done * gsync_dtype_size(dtype), dtype, count);
+        scale(&wide, wide_dtype, term->factor, count);
+        if (term->accumulator != NULL) {
+            add(&wide, wide_dtype, term->accumulator, first + done, count);
+        }
+        gs_narrow(wire + done * gsync_dtype_size(wire_dtype), &wide, wire_dtype, count);
+    }
+}
+
+static void gather_tensor(unsigned char *wire, gsync_dtype wire_dtype, const gs_host_term *term) {
+    const gs_tensor rows = as_rows(term->tensor);
+    const bool is_plain = term->accumulator == NULL && term->factor == 1.0 && rows.dtype == wire_dtype;
+    const size_t row_bytes = rows.columns * gsync_dtype_size(wire_dtype);
+    for (size_t r = 0; r < rows.rows; r++) {
+        if (!is_plain) {
+            gather_row(wire + r * row_bytes, wire_dtype, term, row_of(&rows, r), r * rows.columns, rows.columns);
+        } else if (wire + r * row_bytes != row_of(&rows, r)) {
+            memcpy(wire + r * row_bytes, row_of(&rows, r), row_bytes);
+        }
+    }
+}
+
+static void gather_accumulator(unsigned char *wire, gsync_dtype wire_dtype, const gs_host_term *term) {
+    const gsync_dtype wide_dtype = gs_dtype_wide(term->tensor->dtype);
+    const size_t total = gs_tensor_count(term->tensor);
+    gs_wide_block wide;
+    for (size_t done = 0; done < total; done += GS_BLOCK) {
+        const size_t count = block_length(total, done);
+        const unsigned char *from = (const unsigned char *)term->accumulator + done * gsync_dtype_size(wide_dtype);
+        gs_widen(&wide, from, wide_dtype, count);
+        gs_narrow(wire + done * gsync_dtype_size(wire_dtype), &wide, wire_dtype, count);
+    }
+}
+
+void gs_host_gather(void *wire, gsync_dtype wire_dtype, const gs_host_term *term) {
+    if (term->has_tensor) {
+        gather_tensor(wire, wire_dtype, term);
+    } else if (term->accumulator != NULL) {
+        gather_accumulator(wire, wire_dtype, term);
+    } else {
+        memset(wire, 0, gs_tensor_count(term->tensor) * gsync_dtype_size(wire_dtype));
+    }
+}
+
+/* ---- scatter ---- */
+
+static void scatter_row(void *row, gsync_dtype dtype, const unsigned char *wire, gsync_dtype wire_dtype,
+                        size_t columns) {
+    gs_wide_block wide;
+    for (size_t done = 0; done < columns; done += GS_BLOCK) {
+        const size_t count = block_length(columns, done);
+        gs_widen(&wide, wire + done * gsync_dtype_size(wire_dtype), wire_dtype, count);
+        gs_narrow((unsigned char *)row + done * gsync_dtype_size(dtype), &wide, dtype, count);
+    }
+}
+
+void gs_host_scatter(const gs_tensor *tensor, const void *wire, gsync_dtype wire_dtype) {
+    const gs_tensor rows = as_rows(tensor);
+    const size_t row_bytes = rows.columns * gsync_dtype_size(wire_dtype);
+    for (size_t r = 0; r < rows.rows; r++) {
+        const unsigned char *from = (const unsigned char *)wire + r * row_bytes;
+        if (rows.dtype != wire_dtype) {
+            scatter_row(row_of(&rows, r), rows.dtype, from, wire_dtype, rows.columns);
+        } else if (row_of(&rows, r) != from) {
+            memcpy(row_of(&rows, r), from, row_bytes);
+        }
+    }
+}
+
+/* ---- accumulate ---- */
+
+void gs_host_accumulate(void *accumulator, const gs_tensor *tensor, double factor, bool starts) {
+    const gs_host_term term = {
+        .tensor = tensor, .has_tensor = true, .accumulator = starts ? NULL : accumulator, .factor = factor};
+    gs_host_gather(accumulator, gs_dtype_wide(tensor->dtype), &term);
+}
+
+/* ---- hash ---- */
+
+static uint64_t mix(uint64_t hash, uint64_t word) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
+    return hash ^ (hash >> 32);
+}
+
+uint64_t gs_host_hash(const void *data, size_t bytes, uint64_t seed) {
+    const unsigned char *at = data;
+    uint64_t hash = mix(seed, bytes);
+    size_t done = 0;
+    for (; done + sizeof(uint64_t) <= bytes; done += sizeof(uint64_t)) {
+        uint64_t word;
+        memcpy(&word, at + done, sizeof word);
+        hash = mix(hash, word);
+    }
+    if (done < bytes) {
+        uint64_t word = 0;
+        memcpy(&word, at + done, bytes - done);
+        hash = mix(hash, word);
+    }
+    return hash;
+}
+
+uint64_t gs_host_hash_tensor(const gs_tensor *tensor) {
+    const gs_tensor rows = as_rows(tensor);
+    uint64_t hash = 0;
+    for (size_t r = 0; r < rows.rows; r++) {
+        hash = gs_host_hash(row_of(&rows, r), rows.columns * gsync_dtype_size(rows.dtype), hash);
+    }
+    return hash;
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sync/engine.h"
+
+#include <string.h>
+
+/* Peers on this host ring; a sleeper still looks at its deadline now and then. */
+static const uint64_t NAP_NS = 20000000;
+/* Messages ring no bell. */
+static const uint64_t NET_NAP_NS = 50000;
+
+static uint64_t nap_ns(const gs_engine *engine) {
+    return engine->group->host_count > 1 && engine->group->local_rank == 0 ? NET_NAP_NS : NAP_NS;
+}
+
+/* Under the work lock. Returns whether anything moved; *is_waiting when something is launched and not through. */
+static bool move_all(gs_engine *engine, bool *is_waiting) {
+    bool did_work = false;
+    *is_waiting = false;
+    for (gs_pipeline *pipeline = engine->pipelines; pipeline != NULL; pipeline = pipeline->next_pipeline) {
+        bool waits;
+        did_work = gs_pipeline_progress(pipeline, &waits) || did_work;
+        *is_waiting = *is_waiting || waits;
+    }
+    return did_work;
+}
+
+/* ---- the helper ---- */
+
+/* Sleeps until there is something to do that no caller does. False: stop. */
+static bool park(gs_engine *engine, uint32_t handled) {
+    pthread_mutex_lock(&engine->gate);
+    while (!engine->is_stopping &&
+           (atomic_load(&engine->attending) > 0 || atomic_load(&engine->kicks) == handled)) {
+        pthread_cond_wait(&engine->wake, &engine->gate);
+    }
+    const bool goes_on = !engine->is_stopping;
+    pthread_mutex_unlock(&engine->gate);
+    return goes_on;
+}
+
+static void *helper_main(void *argument) {
+    gs_engine *engine = argument;
+    gs_bell *bell = gs_group_bell(engine->group);
+    uint32_t handled = 0;
+    while (park(engine, handled)) {
+        const uint32_t seen = gs_bell_count(bell);
+        const uint32_t kicks = atomic_load(&engine->kicks);
+        bool is_waiting;
+        pthread_mutex_lock(&engine->work);
+        const bool did_work = move_all(engine, &is_waiting);
+        pthread_mutex_unlock(&engine->work);
+        if (!is_waiting) {
+            handled = kicks;
+        } else if (!did_work) {
+            gs_bell_wait(bell, seen, nap_ns(engine));
+        }
+    }
+    return NULL;
+}
+
+static void wake_helper(gs_engine *engine) {
+    if (engine->is_running) {
+        pthread_mutex_lock(&engine->gate);
+        pthread_cond_signal(&engine->wake);
+        pthread_mutex_unlock(&engine->gate);
+    }
+}
+
+/* ---- life ---- */
+
+void gs_engine_init(gs_engine *engine, gs_group *group, bool has_helper) {
+    memset(engine, 0, sizeof *engine);
+    engine->group = group;
+    engine->has_helper = has_helper;
+    pthread_mutex_init(&engine->work, NULL);
+    pthread_mutex_init(&engine->gate, NULL);
+    pthread_cond_init(&engine->wake, NULL);
+}
+
+gsync_status gs_engine_start(gs_engine *engine) {
+    if (!engine->has_helper || engine->is_running) {
+        return GSYNC_OK;
+    }
+    const int error = pthread_create(&engine->thread, NULL, helper_main, engine);
+    if (error != 0) {
+        return gs_fail(GSYNC_ERR_MEMORY, "the helper thread could not be started: %s", strerror(error));
+    }
+    engine->is_running = true;
+    return GSYNC_OK;
+}
+
+void gs_engine_clear(gs_engine *engine) {
+    if (engine->is_running) {
+        pthread_mutex_lock(&engine->gate);
+        engine->is_stopping = true;
+        pthread_cond_signal(&engine->wake);
+        pthread_mutex_unlock(&engine->gate);
+        gs_bell_ring(gs_group_bell(engine->group));
+        pthread_join(engine->thread, NULL);
+        engine->is_running = false;
+    }
+    pthread_cond_destroy(&engine->wake);
+    pthread_mutex_destroy(&engine->gate);
+    pthread_mutex_destroy(&engine->work);
+}
+
+void gs_engine_add(gs_engine *engine, gs_pipeline *pipeline) {
+    pthread_mutex_lock(&engine->work);
+    pipeline->next_pipeline = engine->pipelines;
+    engine->pipelines = pipeline;
+    pthread_mutex_unlock(&engine->work);
+}
+
+void gs_engine_remove(gs_engine *engine, gs_pipeline *pipeline) {
+    pthread_mutex_lock(&engine->work);
+    gs_pipeline **link = &engine->pipelines;
+    while (*link != NULL && *link != pipeline) {
+        link = &(*link)->next_pipeline;
+    }
+    if (*link != NULL) {
+        *link = pipeline->next_pipeline;
+    }
+    pthread_mutex_unlock(&engine->work);
+}
+
+/* ---- callers ---- */
+
+void gs_engine_kick(gs_engine *engine) {
+    atomic_fetch_add(&engine->kicks, 1);
+    if (!engine->has_helper) {
+        gs_engine_idle(engine);
+    } else if (atomic_load(&engine->attending) == 0) {
+        wake_helper(engine);
+    }
+}
+
+void gs_engine_idle(void *argument) {
+    gs_engine *engine = argument;
+    if (pthread_mutex_trylock(&engine->work) == 0) {
+        bool is_waiting;
+        (void)move_all(engine, &is_waiting);
+        pthread_mutex_unlock(&engine->work);
+    }
+}
+
+gsync_status gs_engine_wait(gs_engine *engine, gs_pipeline *pipeline) {
+    gs_bell *bell = gs_group_bell(engine->group);
+    gsync_status status = GSYNC_OK;
+    atomic_fetch_add(&engine->attending, 1);
+    for (;;) {
+        const uint32_t seen = gs_bell_count(bell);
+        bool is_waiting;
+        /* Not trylock: the helper may be in the middle of a bucket, and whoever comes after it must look again. */
+        pthread_mutex_lock(&engine->work);
+        const bool did_work = move_all(engine, &is_waiting);
+        pthread_mutex_unlock(&engine->work);
+        if (gs_pipeline_has_ended(pipeline, &status)) {
+            break;
+        }
+        if (!did_work) {
+            gs_bell_wait(bell, seen, nap_ns(engine));
+        }
+    }
+    if (atomic_fetch_sub(&engine->attending, 1) == 1) {
+        wake_helper(engine); /* other reducers' buckets may be under way */
+    }
+    return status;
+}

@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sync/pipeline.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { SLOT_ALIGNMENT = 64 };
+
+static size_t align_slot(size_t bytes) {
+    return (bytes + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
+}
+
+/* ---- memory ---- */
+
+size_t gs_pipeline_slot_bytes(const gs_plan_gradient *shapes, size_t gradient_count, bool sums_wide) {
+    size_t total = 0;
+    for (size_t i = 0; i < gradient_count; i++) {
+        const gsync_dtype wire = sums_wide ? gs_dtype_wide(shapes[i].dtype) : shapes[i].dtype;
+        total += align_slot(shapes[i].count * gsync_dtype_size(wire));
+    }
+    return total;
+}
+
+size_t gs_pipeline_wide_bytes(const gs_plan_gradient *shapes, size_t gradient_count) {
+    size_t total = 0;
+    for (size_t i = 0; i < gradient_count; i++) {
+        total += shapes[i].count * gsync_dtype_size(gs_dtype_wide(shapes[i].dtype));
+    }
+    return total;
+}
+
+/* A gradient that lives in the library follows its place; one that the trainer has moved elsewhere stays there. */
+static void place_view(gs_gradient *gradient, unsigned char *place) {
+    if (!gradient->has_view) {
+        return;
+    }
+    if (gradient->tensor.data == NULL || gradient->tensor.data == gradient->view) {
+        gradient->tensor.data = place;
+    }
+    gradient->view = place;
+}
+
+void gs_pipeline_lay_out(gs_pipeline *pipeline, unsigned char *views) {
+    const gs_bucket_plan *plan = pipeline->plan;
+    unsigned char *base = views != NULL ? views : gs_lane_slots(pipeline->lane);
+    size_t at = 0;
+    for (size_t b = 0; b < plan->bucket_count; b++) {
+        const gs_bucket *bucket = &plan->buckets[b];
+        const size_t size = gsync_dtype_size(gs_pipeline_wire(pipeline, bucket->dtype));
+        pipeline->slot_offset[b] = at;
+        for (uint32_t i = 0; i < bucket->gradient_count; i++) {
+            const uint32_t index = plan->members[bucket->first + i];
+            place_view(&pipeline->gradients[index], base + at + plan->element_offset[index] * size);
+        }
+        at += align_slot(bucket->element_count * size);
+    }
+    for (size_t i = 0; i < plan->gradient_count; i++) {
+        if (plan->bucket_of[i] == GS_NO_BUCKET) {
+            place_view(&pipeline->gradients[i], base);
+        }
+    }
+}
+
+/* ---- steps ---- */
+
+void gs_pipeline_begin(gs_pipeline *pipeline, const gs_step_terms *step) {
+    pipeline->step = *step;
+    pipeline->bucket = 0;
+    pipeline->is_posted = false;
+    pipeline->is_in_place = false;
+    pipeline->refused_bucket = SIZE_MAX;
+    pipeline->bytes_copied = 0;
+    pipeline->bytes_reduced = 0;
+    pipeline->is_torn = false;
+    pipeline->status = GSYNC_OK;
+    atomic_store(&pipeline->launched, 0);
+    atomic_store(&pipeline->reduced, 0);
+    atomic_store(&pipeline->is_ended, pipeline->plan->bucket_count == 0);
+}
+
+void gs_pipeline_launch(gs_pipeline *pipeline, size_t bucket_count) {
+    atomic_fetch_add(&pipeline->launched, bucket_count);
+}
+
+void gs_pipeline_refuse(gs_pipeline *pipeline, size_t bucket, gsync_status status, uint32_t gradient_index) {
+    pipeline->refused_bucket = bucket;
+    pipeline->refusal = status;
+    pipeline->refusal_index = gradient_index;
+}
+
+static void end(gs_pipeline *pipeline, gsync_status status) {
+    pipeline->status = status;
+    if (status != GSYNC_OK) {
+        snprintf(pipeline->failure_text, sizeof pipeline->failure_text, "%s", gsync_last_error());
+    }
+    atomic_store(&pipeline->is_ended, 1);
+    gs_bell_ring(gs_group_bell(pipeline->group));
+}
+
+bool gs_pipeline_has_ended(gs_pipeline *pipeline, gsync_status *status) {
+    if (atomic_load(&pipeline->is_ended) == 0) {
+        return false;
+    }
+    *status = pipeline->status;
+    if (*status != GSYNC_OK) {
+        /* It may have been discovered on the helper's thread. */
+        (void)gs_fail(*status, "%s", pipeline->failure_text);
+    }
+    return true;
+}
+
+/* ---- one bucket ---- */
+
+static void set_verdict(const gs_pipeline *pipeline, gs_lane_operation *operation) {
+    if (pipeline->refused_bucket == pipeline->bucket) {
+        operation->verdict = pipeline->refusal;
+        operation->verdict_index = pipeline->refusal_index;
+        return;
+    }
+    if (pipeline->terms.checks_writes) {
+        const uint32_t changed = gs_bucket_find_changed(pipeline, pipeline->bucket);
+        if (changed != GS_NO_BUCKET) {
+            operation->verdict = GSYNC_ERR_CHANGED;
+            operation->verdict_index = changed;
+        }
+    }
+}
+
+static gsync_status post_bucket(gs_pipeline *pipeline) {
+    const gs_bucket *bucket = &pipeline->plan->buckets[pipeline->bucket];
+    gs_lane_operation operation = {
+        .kind = GS_LANE_REDUCE,
+        .topic = {.what = "bucket",
+                  .step = pipeline->step.step,
+                  .part = pipeline->bucket,
+                  .digest = pipeline->plan->digest},
+        .contributes = pipeline->step.contributes,
+        .weight = pipeline->step.weight,
+        .micro_batches = pipeline->step.micro_batches,
+        .compares_micro_batches = pipeline->terms.compares_micro_batches,
+        .count = bucket->element_count,
+        .dtype = gs_pipeline_wire(pipeline, bucket->dtype),
+        .op = GSYNC_SUM,
+        .divide = pipeline->terms.divide,
+        .divides_by_micro_batches = pipeline->terms.divides_by_micro_batches,
+    };
+    set_verdict(pipeline, &operation);
+    if (operation.verdict == GSYNC_OK) {
+        operation.data = gs_bucket_encode(pipeline, pipeline->bucket);
+    }
+    GS_TRY(gs_lane_post(pipeline->lane, &operation));
+    pipeline->is_posted = true;
+    return GSYNC_OK;
+}
+
+/* Puts gradient names into what the lane found out. */
+static void word_failure(gs_pipeline *pipeline, gsync_status status) {
+    const gs_lane_outcome *outcome = gs_lane_last_outcome(pipeline->lane);
+    const gs_bucket *bucket = &pipeline->plan->buckets[pipeline->bucket];
+    const uint32_t *members = &pipeline->plan->members[bucket->first];
+    if (outcome->refusing_rank >= 0) {
+        const uint32_t index = outcome->verdict_index;
+        const char *name = index < pipeline->plan->gradient_count ? pipeline->gradients[index].name : "?";
+        (void)gs_fail(status, "rank %d: gradient '%s' %s", outcome->refusing_rank, name,
+                      status == GSYNC_ERR_CHANGED ? "was written after it was marked ready: mark it after its last write"
+                                                  : "was never marked ready in this micro-batch");
+    } else {
+        gs_fail_prefix("gradients '%s' to '%s': ", pipeline->gradients[members[0]].name,
+                       pipeline->gradients[members[bucket->gradient_count - 1]].name);
+    }
+    pipeline->is_torn = outcome->is_data_touched;
+}
+
+/* GSYNC_OK with *is_done false: the bucket has to wait. */
+static gsync_status move_bucket(gs_pipeline *pipeline, bool *is_done, bool *did_work) {
+    *is_done = false;
+    *did_work = false;
+    if (!pipeline->is_posted) {
+        *did_work = true;
+        GS_TRY(post_bucket(pipeline));
+    }
+    bool moved;
+    GS_TRY(gs_lane_progress(pipeline->lane, is_done, &moved));
+    *did_work = *did_work || moved;
+    return GSYNC_OK;
+}
+
+static void complete_bucket(gs_pipeline *pipeline) {
+    if (!pipeline->terms.is_deferred) {
+        gs_bucket_decode(pipeline, pipeline->bucket);
+    }
+    pipeline->is_posted = false;
+    pipeline->bucket++;
+    atomic_store(&pipeline->reduced, pipeline->terms.is_deferred ? 0 : pipeline->bucket);
+    if (pipeline->bucket == pipeline->plan->bucket_count) {
+        end(pipeline, GSYNC_OK);
+    }
+}
+
+bool gs_pipeline_progress(gs_pipeline *pipeline, bool *is_waiting) {
+    bool did_work = false;
+    *is_waiting = false;
+    while (atomic_load(&pipeline->is_ended) == 0 && pipeline->bucket < atomic_load(&pipeline->launched)) {
+        bool is_done;
+        bool moved;
+        const gsync_status status = move_bucket(pipeline, &is_done, &moved);
+        did_work = did_work || moved;
+        if (status != GSYNC_OK) {
+            word_failure(pipeline, status);
+            end(pipeline, status);
+            return true;
+        }
+        if (!is_done) {
+            *is_waiting = true;
+            return did_work;
+        }
+        complete_bucket(pipeline);
+    }
+    return did_work;
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GS_SYNC_PIPELINE_H
+#define GS_SYNC_PIPELINE_H
+
+/*
+ * The path of one reducer's buckets: encode, combine, decode, one bucket in flight, in plan order. The front door
+ * launches buckets; whoever makes progress (the helper thread, or a caller) moves them. All functions but
+ * gs_pipeline_launch and the readers at the end are called with the engine's work lock held, or between steps.
+ */
+
+#include "collective/lane.h"
+#include "device/device_host.h"
+#include "plan/ready_ledger.h"
+
+/* One registered gradient. */
+typedef struct gs_gradient {
+    char *name;
+    gs_tensor tensor;  /* where the trainer has it; data NULL: in the library's bucket, at view */
+    void *view;        /* its place in the library's memory, if it was registered without an address */
+    bool has_view;
+    void *accumulator; /* GSYNC_CLIENT_OVERWRITES: the window's sum so far, in the wide type */
+    bool has_accumulated;
+    bool is_hashed; /* checks_writes: since it was marked ready */
+    uint64_t hash;
+    bool is_used_anywhere; /* finds_unused: in the last synchronised window, by any rank */
+} gs_gradient;
+
+/* What does not change between commits. */
+typedef struct gs_pipeline_terms {
+    gs_divide divide;
+    bool divides_by_micro_batches;
+    bool compares_micro_batches;
+    bool finds_unused;
+    bool checks_writes;
+    bool sums_wide;   /* the wire carries the wide type: the library accumulates 16-bit gradients in float32 */
+    bool is_deferred; /* results are written to gradients in gs_pipeline_settle, not bucket by bucket */
+} gs_pipeline_terms;
+
+/* What this rank brings into one step. */
+typedef struct gs_step_terms {
+    uint64_t step;
+    uint32_t micro_batches;
+    double weight;     /* of the window */
+    double factor;     /* this micro-batch's gradients count this often */
+    bool contributes;  /* false: zeros */
+    bool has_gradient; /* false: only what earlier micro-batches accumulated */
+} gs_step_terms;
+
+typedef struct gs_pipeline gs_pipeline;
+
+struct gs_pipeline {
+    gs_pipeline *next_pipeline; /* the engine's list */
+    gs_lane *lane;
+    gs_group *group;
+    const gs_bucket_plan *plan;
+    const gs_ready_ledger *ledger;
+    gs_gradient *gradients;
+    gs_pipeline_terms terms;
+    size_t *slot_offset; /* per bucket of the plan: bytes into this rank's slots */
+
+    gs_step_terms step;
+    size_t bucket;    /* the one at work */
+    bool is_posted;   /* its operation is in the lane */
+    bool is_in_place; /* it is reduced in the trainer's own memory */
+    size_t refused_bucket; /* this rank refuses it; SIZE_MAX: none */
+    gsync_status refusal;
+    uint32_t refusal_index;
+    uint64_t bytes_copied;
+    uint64_t bytes_reduced;
+    bool is_torn; /* the failed bucket may mix old and reduced values */
+    char failure_text[GS_FAIL_TEXT_MAX];
+    gsync_status status; /* of the step; valid once is_ended */
+
+    _Atomic size_t launched; /* buckets [0, launched) may go */
+    _Atomic size_t reduced;  /* buckets [0, reduced) hold results */
+    _Atomic int is_ended;    /* all buckets are through, or status tells why not */
+};
+
+/* Sizes: a rank's slot memory for any plan over these gradients, and the largest bucket in the wide type. */
+size_t gs_pipeline_slot_bytes(const gs_plan_gradient *shapes, size_t gradient_count, bool sums_wide);
+size_t gs_pipeline_wide_bytes(const gs_plan_gradient *shapes, size_t gradient_count);
+
+/* Places the buckets of a new plan in the slots, and the gradients that live there. views: where those live instead
+ * when results are deferred or the library accumulates; NULL: in the slots. */
+void gs_pipeline_lay_out(gs_pipeline *pipeline, unsigned char *views);
+
+void gs_pipeline_begin(gs_pipeline *pipeline, const gs_step_terms *step);
+
+/* bucket_count more buckets may go. Any thread. */
+void gs_pipeline_launch(gs_pipeline *pipeline, size_t bucket_count);
+
+/* Before launching the bucket: this rank cannot reduce it, and tells the others. */
+void gs_pipeline_refuse(gs_pipeline *pipeline, size_t bucket, gsync_status status, uint32_t gradient_index);
+
+/* Moves what can be moved; *is_waiting: something is launched and not through. Returns whether anything moved. */
+bool gs_pipeline_progress(gs_pipeline *pipeline, bool *is_waiting);
+
+/* Once all buckets are through: agrees on unused gradients and late writes, then writes deferred results. Blocking. */
+gsync_status gs_pipeline_settle(gs_pipeline *pipeline, gs_idle_function idle, void *argument);
+
+/* Has the step ended? Then *status, with the words put where gsync_last_error finds them. */
+bool gs_pipeline_has_ended(gs_pipeline *pipeline, gsync_status *status);
+
+/* checks_writes: remembers what a gradient holds now. */
+void gs_pipeline_note_hash(gs_gradient *gradient);
+
+static inline gsync_dtype gs_pipeline_wire(const gs_pipeline *pipeline, gsync_dtype dtype) {
+    return pipeline->terms.sums_wide ? gs_dtype_wide(dtype) : dtype;
+}
+
+/* sync/bucket.c */
+/* Where the bucket's data is for its operation, after packing what needs it. */
+void *gs_bucket_encode(gs_pipeline *pipeline, size_t bucket);
+void gs_bucket_decode(gs_pipeline *pipeline, size_t bucket);
+/* Index of a gradient of the bucket that was written after it was marked ready; GS_NO_BUCKET: none. */
+uint32_t gs_bucket_find_changed(const gs_pipeline *pipeline, size_t bucket);
+
+#endif
