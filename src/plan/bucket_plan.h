@@ -21,31 +21,31 @@ typedef struct gs_plan_gradient {
 
 typedef struct gs_plan_rule {
     gsync_strategy strategy;
-    size_t bytes_max;       /* at least 1 */
-    size_t bytes_first_max; /* DDP: the cap of the first bucket of each dtype */
+    size_t bytes_max;       /* at least 1; SIZE_MAX: no cap */
+    size_t bytes_first_max; /* DDP: the cap of the first bucket of each dtype; at least 1 */
 } gs_plan_rule;
 
 typedef struct gs_bucket {
     uint32_t first; /* into members */
     uint32_t gradient_count;
-    size_t element_count;
+    size_t element_count; /* SIZE_MAX if it would not fit: such a bucket cannot be allocated either */
     gsync_dtype dtype;
 } gs_bucket;
 
 typedef struct gs_bucket_plan {
     size_t gradient_count;
     size_t bucket_count;
-    gs_bucket *buckets;       /* in launch order */
-    uint32_t *members;        /* gradient indices, bucket after bucket; inside one in order of registration, so that
-                                 neighbours of a flat gradient buffer stay neighbours */
-    uint32_t *bucket_of;      /* per gradient; GS_NO_BUCKET when it is frozen or empty */
-    size_t *element_offset;   /* per gradient, inside its bucket */
-    uint64_t digest;          /* of everything above */
-    uint32_t *scratch;        /* 3 x gradient_count: positions, closing positions, sort space */
+    gs_bucket *buckets;     /* in launch order */
+    uint32_t *members;      /* gradient indices, bucket after bucket; inside one in order of registration, so that
+                               neighbours of a flat gradient buffer stay neighbours */
+    uint32_t *bucket_of;    /* per gradient; GS_NO_BUCKET when it is frozen or empty */
+    size_t *element_offset; /* per gradient, inside its bucket */
+    uint64_t digest;        /* of everything above; never 0 after build */
+    uint32_t *scratch;      /* 3 x gradient_count: closing positions, sort space, new bucket numbers */
     gs_bucket *scratch_buckets;
 } gs_bucket_plan;
 
-/* Allocates for plans over gradient_count gradients. On failure the plan is cleared. */
+/* Allocates for plans over gradient_count gradients; the plan has no buckets yet. On failure it is cleared. */
 gsync_status gs_bucket_plan_init(gs_bucket_plan *plan, size_t gradient_count);
 void gs_bucket_plan_clear(gs_bucket_plan *plan);
 
@@ -53,9 +53,11 @@ void gs_bucket_plan_clear(gs_bucket_plan *plan);
  * Plans anew. order lists every gradient index once, in the (expected or observed) order of becoming ready.
  *
  *  - A bucket holds one dtype. Frozen gradients and those of count 0 are in none.
- *  - A gradient larger than the cap that is in force closes the open bucket of its dtype and travels alone.
+ *  - A gradient larger than the cap that is in force closes the open bucket of its dtype and travels alone. Any close
+ *    moves that dtype on to bytes_max, but the cap that counts is the one in force when the gradient arrived.
  *  - DDP: the gradient is added, then the bucket closes if its bytes have reached the cap; the first bucket of each
- *    dtype has bytes_first_max, all later ones bytes_max. (PyTorch compute_bucket_assignment_by_size.)
+ *    dtype has bytes_first_max, all later ones bytes_max. (PyTorch compute_bucket_assignment_by_size, which has no rule
+ *    for larger gradients.)
  *  - FIXED: the bucket closes before a gradient that would make it exceed bytes_max. SINGLE: never.
  *  - Buckets are ordered by the position of their last gradient, full ones and left-over ones alike.
  */
@@ -68,6 +70,7 @@ void gs_bucket_plan_reorder(gs_bucket_plan *plan, const uint32_t *order);
 /*
  * Completes an observed ready order: observed_count indices that were seen become the head of order; those never
  * seen follow in reverse registration. Returns false, with order untouched, if an index is out of range or twice.
+ * order may be the same array as observed.
  */
 bool gs_bucket_plan_complete_order(const gs_bucket_plan *plan, const uint32_t *observed, size_t observed_count,
                                    uint32_t *order);

@@ -13,7 +13,7 @@
 #include <stdatomic.h>
 
 typedef enum gs_mark {
-    GS_MARK_COUNTED,     /* ready, its bucket is not full yet (or it is in none) */
+    GS_MARK_COUNTED,     /* ready, its bucket is not full yet (or it is in none: then always, without effect) */
     GS_MARK_MORE_USES,   /* a shared weight: further marks are expected */
     GS_MARK_BUCKET_FULL, /* ready, and it was the last of its bucket: exactly one thread gets this per bucket */
     GS_MARK_TOO_OFTEN    /* more marks than declared; nothing was counted */
@@ -21,19 +21,24 @@ typedef enum gs_mark {
 
 typedef struct gs_ready_ledger {
     size_t gradient_count;
-    _Atomic uint32_t *marks;       /* per gradient, in this micro-batch */
-    _Atomic uint32_t *pending;     /* per bucket: gradients that are not ready */
+    _Atomic uint32_t *marks;        /* per gradient, in this micro-batch */
+    _Atomic uint32_t *pending;      /* per bucket: gradients that are not ready */
     _Atomic unsigned char *is_used; /* per gradient: marked at least once in this window */
-    _Atomic uint32_t *order;       /* gradients in the order in which they became ready in this micro-batch */
+    _Atomic uint32_t *order;        /* gradients in the order in which they became ready in this micro-batch */
     _Atomic uint32_t order_count;
 } gs_ready_ledger;
 
 gsync_status gs_ready_ledger_init(gs_ready_ledger *ledger, size_t gradient_count);
 void gs_ready_ledger_clear(gs_ready_ledger *ledger);
 
-/* Before each micro-batch. The plan may have changed. starts_window also forgets what was used. */
+/* Before each micro-batch, and before the first mark. The plan may have changed. starts_window also forgets what was
+ * used. */
 void gs_ready_ledger_reset(gs_ready_ledger *ledger, const gs_bucket_plan *plan, bool starts_window);
 
+/*
+ * The thread that gets GS_MARK_BUCKET_FULL sees everything that the threads which marked the bucket's other gradients
+ * wrote before they did.
+ */
 gs_mark gs_ready_ledger_mark(gs_ready_ledger *ledger, const gs_bucket_plan *plan, const gs_plan_gradient *gradients,
                              uint32_t gradient_index);
 
