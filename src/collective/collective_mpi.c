@@ -67,6 +67,12 @@ static int arrange_finalize(void) {
 }
 #endif
 
+bool gs_mpi_is_running(void) {
+    int is_initialized = 0;
+    MPI_Initialized(&is_initialized);
+    return is_initialized != 0 && !is_finalized();
+}
+
 gsync_status gs_mpi_ensure_initialized(void) {
     int is_initialized = 0;
     TRY_MPI(MPI_Initialized(&is_initialized));

@@ -15,6 +15,9 @@ typedef struct gs_mpi_settings {
 /* Initialises MPI if nobody has, and arranges for MPI_Finalize at exit in that case. */
 gsync_status gs_mpi_ensure_initialized(void);
 
+/* MPI is initialised and not yet finalised. */
+bool gs_mpi_is_running(void);
+
 /* Collective over MPI_COMM_WORLD. */
 gsync_status gs_mpi_create_world(gs_group **group, const gs_mpi_settings *settings);
 

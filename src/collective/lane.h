@@ -87,6 +87,9 @@ gsync_status gs_lane_open(gs_group *group, const gs_lane_shape *shape, gs_lane *
 gsync_status gs_lane_open_in(gs_group *group, const gs_lane_shape *shape, void *memory, gs_lane **lane);
 size_t gs_lane_memory_bytes(const gs_lane_shape *shape, int local_count, int world_size, int host_count);
 
+/* This rank leaves for good, as gs_lane_close, but its memory stays. Every later post fails. */
+void gs_lane_retire(gs_lane *lane);
+
 /* Not collective. An operation in flight fails on the other ranks. When it returns no peer touches memory that this
  * rank posted. NULL accepted. */
 void gs_lane_close(gs_lane *lane);

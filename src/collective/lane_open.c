@@ -160,13 +160,20 @@ fail:
     return status;
 }
 
+void gs_lane_retire(gs_lane *lane) {
+    atomic_store(&lane->shared->flags[lane->group->local_rank].is_closed, 1);
+    gs_group_ring_all(lane->group);
+    gs_lane_retract(lane);
+    if (lane->broken == GSYNC_OK) {
+        lane->broken = GSYNC_ERR_STATE;
+    }
+}
+
 void gs_lane_close(gs_lane *lane) {
     if (lane == NULL) {
         return;
     }
-    atomic_store(&lane->shared->flags[lane->group->local_rank].is_closed, 1);
-    gs_group_ring_all(lane->group);
-    gs_lane_retract(lane);
+    gs_lane_retire(lane);
     close_and_free(lane);
 }
 

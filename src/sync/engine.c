@@ -89,7 +89,15 @@ gsync_status gs_engine_start(gs_engine *engine) {
     return GSYNC_OK;
 }
 
-void gs_engine_clear(gs_engine *engine) {
+void gs_engine_lock(gs_engine *engine) {
+    pthread_mutex_lock(&engine->work);
+}
+
+void gs_engine_unlock(gs_engine *engine) {
+    pthread_mutex_unlock(&engine->work);
+}
+
+void gs_engine_stop(gs_engine *engine) {
     if (engine->is_running) {
         pthread_mutex_lock(&engine->gate);
         engine->is_stopping = true;
@@ -99,6 +107,10 @@ void gs_engine_clear(gs_engine *engine) {
         pthread_join(engine->thread, NULL);
         engine->is_running = false;
     }
+}
+
+void gs_engine_clear(gs_engine *engine) {
+    gs_engine_stop(engine);
     pthread_cond_destroy(&engine->wake);
     pthread_mutex_destroy(&engine->gate);
     pthread_mutex_destroy(&engine->work);

@@ -29,15 +29,20 @@ typedef struct gs_engine {
 
 void gs_engine_init(gs_engine *engine, gs_group *group, bool has_helper);
 
-/* Stops the helper. No caller may be attending. */
+/* Ends the helper's thread for good. No caller may be attending. */
+void gs_engine_stop(gs_engine *engine);
 void gs_engine_clear(gs_engine *engine);
 
-/* Starts the helper's thread unless it runs or there is to be none. */
+/* Starts the helper's thread unless it runs or there is to be none. One caller at a time. */
 gsync_status gs_engine_start(gs_engine *engine);
 
 void gs_engine_add(gs_engine *engine, gs_pipeline *pipeline);
 /* When it returns nobody is working on the pipeline. */
 void gs_engine_remove(gs_engine *engine, gs_pipeline *pipeline);
+
+/* What a pipeline is told between steps is told under this lock: the helper may be looking at it. */
+void gs_engine_lock(gs_engine *engine);
+void gs_engine_unlock(gs_engine *engine);
 
 /* Buckets were launched. Any thread; does not wait for anybody who waits for peers. */
 void gs_engine_kick(gs_engine *engine);

@@ -40,24 +40,27 @@ static void place_view(gs_gradient *gradient, unsigned char *place) {
     gradient->view = place;
 }
 
+/*
+ * Slots follow each other in the order of the buckets' lowest gradients, not in the order of launching: agreeing on
+ * another launch order then moves nothing.
+ */
 void gs_pipeline_lay_out(gs_pipeline *pipeline, unsigned char *views) {
     const gs_bucket_plan *plan = pipeline->plan;
     unsigned char *base = views != NULL ? views : gs_lane_slots(pipeline->lane);
     size_t at = 0;
-    for (size_t b = 0; b < plan->bucket_count; b++) {
+    for (uint32_t i = 0; i < plan->gradient_count; i++) {
+        const uint32_t b = plan->bucket_of[i];
+        if (b == GS_NO_BUCKET) {
+            place_view(&pipeline->gradients[i], base);
+            continue;
+        }
         const gs_bucket *bucket = &plan->buckets[b];
         const size_t size = gsync_dtype_size(gs_pipeline_wire(pipeline, bucket->dtype));
-        pipeline->slot_offset[b] = at;
-        for (uint32_t i = 0; i < bucket->gradient_count; i++) {
-            const uint32_t index = plan->members[bucket->first + i];
-            place_view(&pipeline->gradients[index], base + at + plan->element_offset[index] * size);
+        if (plan->members[bucket->first] == i) {
+            pipeline->slot_offset[b] = at;
+            at += align_slot(bucket->element_count * size);
         }
-        at += align_slot(bucket->element_count * size);
-    }
-    for (size_t i = 0; i < plan->gradient_count; i++) {
-        if (plan->bucket_of[i] == GS_NO_BUCKET) {
-            place_view(&pipeline->gradients[i], base);
-        }
+        place_view(&pipeline->gradients[i], base + pipeline->slot_offset[b] + plan->element_offset[i] * size);
     }
 }
 
