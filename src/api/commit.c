@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/reducer.h"
+
+#include "base/memory.h"
+
+#include <stdlib.h>
+
+/*
+ * Commit: get ready alone, compare with the others, then map memory together and plan. What can fail on one rank
+ * alone happens before the comparison, which carries the outcome to all.
+ */
+
+enum { REDUCER_MAIL_BYTES = 4096 };
+
+/* ---- what this rank can check alone ---- */
+
+typedef struct extent {
+    uintptr_t begin;
+    uintptr_t end;
+    uint32_t index;
+} extent;
+
+static int by_begin(const void *a, const void *b) {
+    const extent *left = a;
+    const extent *right = b;
+    return (left->begin > right->begin) - (left->begin < right->begin);
+}
+
+/* Rows of two matrices may interleave, so only dense gradients are held against each other. */
+static size_t list_extents(const gsync_reducer *reducer, extent *extents) {
+    size_t count = 0;
+    for (uint32_t i = 0; i < reducer->gradient_count; i++) {
+        const gs_tensor *tensor = &reducer->gradients[i].tensor;
+        if (tensor->data != NULL && gs_tensor_count(tensor) != 0 && gs_tensor_is_dense(tensor)) {
+            const uintptr_t begin = (uintptr_t)tensor->data;
+            extents[count++] = (extent){begin, begin + gs_tensor_bytes(tensor), i};
+        }
+    }
+    return count;
+}
+
+static gsync_status check_overlaps(const gsync_reducer *reducer) {
+    extent *extents = NULL;
+    GS_TRY(gs_memory_new(&extents, reducer->gradient_count, sizeof *extents, "gradient extents"));
+    const size_t count = list_extents(reducer, extents);
+    if (count > 1) {
+        qsort(extents, count, sizeof *extents, by_begin);
+    }
+    gsync_status status = GSYNC_OK;
+    for (size_t i = 1; i < count && status == GSYNC_OK; i++) {
+        if (extents[i].begin < extents[i - 1].end) {
+            status = gs_fail(GSYNC_ERR_ARGUMENT, "gradients '%s' and '%s' overlap in memory: register each once",
+                             reducer->gradients[extents[i - 1].index].name,
+                             reducer->gradients[extents[i].index].name);
+        }
+    }
+    gs_memory_free(extents);
+    return status;
+}
+
+static gsync_status check_total(const gsync_reducer *reducer) {
+    /* Every rank of the host has slots; leave room for alignment and for the sum over hosts. */
+    const size_t most = SIZE_MAX / 8 / (size_t)reducer->comm->group->world_size;
+    size_t total = 0;
+    for (size_t i = 0; i < reducer->gradient_count; i++) {
+        const size_t bytes = reducer->shapes[i].count * sizeof(double);
+        if (bytes > most - total) {
+            return gs_fail(GSYNC_ERR_MEMORY, "gradients up to '%s' are more than memory can hold",
+                           reducer->gradients[i].name);
+        }
+        total += bytes;
+    }
+    return GSYNC_OK;
+}
+
+/* ---- memory ---- */
+
+static bool needs_views(const gsync_reducer *reducer) {
+    return reducer->has_views && (gs_reducer_is_deferred(reducer) || gs_reducer_overwrites(reducer));
+}
+
+static gsync_status allocate_accumulators(gsync_reducer *reducer) {
+    for (size_t i = 0; gs_reducer_overwrites(reducer) && i < reducer->gradient_count; i++) {
+        gs_gradient *gradient = &reducer->gradients[i];
+        if (gradient->accumulator == NULL) {
+            const size_t bytes =
+                gs_tensor_count(&gradient->tensor) * gsync_dtype_size(gs_dtype_wide(gradient->tensor.dtype));
+            GS_TRY(gs_memory_new_aligned(&gradient->accumulator, bytes, "accumulator"));
+        }
+    }
+    return GSYNC_OK;
+}
+
+/* Each part once, so that a commit that failed can be repeated. */
+static gsync_status allocate(gsync_reducer *reducer) {
+    const size_t count = reducer->gradient_count;
+    if (reducer->plan.buckets == NULL && count != 0) {
+        GS_TRY(gs_bucket_plan_init(&reducer->plan, count));
+    }
+    if (reducer->ledger.marks == NULL && count != 0) {
+        GS_TRY(gs_ready_ledger_init(&reducer->ledger, count));
+    }
+    if (reducer->launch.is_full == NULL && count != 0) {
+        GS_TRY(gs_launch_order_init(&reducer->launch, count));
+    }
+    if (reducer->pipeline.slot_offset == NULL) {
+        GS_TRY(gs_memory_new(&reducer->pipeline.slot_offset, count, sizeof(size_t), "slot offsets"));
+    }
+    if (reducer->order == NULL) {
+        GS_TRY(gs_memory_new(&reducer->order, 2 * count, sizeof *reducer->order, "launch order"));
+    }
+    if (reducer->places == NULL) {
+        GS_TRY(gs_memory_new((void *)&reducer->places, count, sizeof *reducer->places, "places"));
+    }
+    if (reducer->views == NULL && needs_views(reducer)) {
+        GS_TRY(gs_memory_new_aligned(&reducer->views, gs_pipeline_slot_bytes(reducer->shapes, count, false),
+                                     "gradients in the library's memory"));
+    }
+    return allocate_accumulators(reducer);
+}
+
+static gsync_status get_ready(gsync_reducer *reducer) {
+    GS_TRY(check_total(reducer));
+    GS_TRY(check_overlaps(reducer));
+    GS_TRY(allocate(reducer));
+    return gs_engine_start(&reducer->comm->engine);
+}
+
+/* ---- terms ---- */
+
+static gs_divide divide_of(const gsync_options *options) {
+    switch (options->op) {
+    case GSYNC_WEIGHTED_MEAN:
+        return GS_DIVIDE_WEIGHT;
+    case GSYNC_MEAN:
+        return options->divisor == GSYNC_DIVIDE_BY_PARTICIPANTS ? GS_DIVIDE_PARTICIPANTS : GS_DIVIDE_WORLD;
+    default:
+        return GS_DIVIDE_NOT;
+    }
+}
+
+static void set_terms(gsync_reducer *reducer) {
+    const gsync_options *options = &reducer->options;
+    gs_pipeline *pipeline = &reducer->pipeline;
+    pipeline->group = reducer->comm->group;
+    pipeline->plan = &reducer->plan;
+    pipeline->ledger = &reducer->ledger;
+    pipeline->gradients = reducer->gradients;
+    pipeline->terms = (gs_pipeline_terms){
+        .divide = divide_of(options),
+        .divides_by_micro_batches = options->op == GSYNC_MEAN && options->averages_window,
+        /* Weights make windows of unequal length right; nothing else does. */
+        .compares_micro_batches = options->op != GSYNC_WEIGHTED_MEAN,
+        .finds_unused = options->finds_unused != 0,
+        .checks_writes = options->checks_writes != 0,
+        .sums_wide = gs_reducer_overwrites(reducer),
+        .is_deferred = gs_reducer_is_deferred(reducer),
+    };
+    atomic_store(&pipeline->is_ended, 1);
+}
+
+/* ---- planning ---- */
+
+void gs_reducer_lay_out(gsync_reducer *reducer) {
+    gs_pipeline_lay_out(&reducer->pipeline, reducer->views);
+    if (reducer->has_views) {
+        gs_reducer_index_addresses(reducer);
+    }
+}
+
+void gs_reducer_plan(gsync_reducer *reducer) {
+    const gs_plan_rule rule = {
+        .strategy = reducer->options.strategy,
+        .bytes_max = reducer->options.bucket_bytes_max,
+        .bytes_first_max = reducer->options.bucket_bytes_first_max,
+    };
+    if (reducer->gradient_count != 0) {
+        gs_bucket_plan_build(&reducer->plan, reducer->shapes, reducer->order, &rule);
+        gs_reducer_lay_out(reducer);
+    }
+}
+
+static void plan_in_reverse(gsync_reducer *reducer) {
+    const size_t count = reducer->gradient_count;
+    for (size_t i = 0; i < count; i++) {
+        reducer->order[i] = (uint32_t)(count - 1 - i);
+    }
+    gs_reducer_plan(reducer);
+    reducer->observes_order = reducer->options.order == GSYNC_ORDER_AGREED;
+}
+
+static gsync_status open_lane(gsync_reducer *reducer) {
+    const gs_lane_shape shape = {
+        .mail_bytes = REDUCER_MAIL_BYTES,
+        .slot_bytes =
+            gs_pipeline_slot_bytes(reducer->shapes, reducer->gradient_count, gs_reducer_overwrites(reducer)),
+        .reduce_bytes_max = gs_pipeline_wide_bytes(reducer->shapes, reducer->gradient_count),
+    };
+    return gs_lane_open(reducer->comm->group, &shape, &reducer->pipeline.lane);
+}
+
+/* ---- commit ---- */
+
+static void reset_window(gsync_reducer *reducer) {
+    reducer->window_micro_batches = 0;
+    reducer->window_weight = 0;
+    for (size_t i = 0; i < reducer->gradient_count; i++) {
+        reducer->gradients[i].has_accumulated = false;
+    }
+}
+
+static gsync_status commit_first(gsync_reducer *reducer) {
+    gs_lane *control = reducer->comm->group->control;
+    pthread_mutex_lock(&reducer->comm->calls);
+    gsync_status status = gs_commit_compare(reducer, control, get_ready(reducer));
+    if (status == GSYNC_OK) {
+        status = open_lane(reducer);
+    }
+    pthread_mutex_unlock(&reducer->comm->calls);
+    GS_TRY(status);
+    set_terms(reducer);
+    plan_in_reverse(reducer);
+    reducer->was_committed = true;
+    gs_engine_add(&reducer->comm->engine, &reducer->pipeline);
+    return GSYNC_OK;
+}
+
+/* On the reducer's own lane: a rank that has gone on with its steps instead is told so there. */
+static gsync_status commit_again(gsync_reducer *reducer) {
+    GS_TRY(gs_commit_compare(reducer, reducer->pipeline.lane, get_ready(reducer)));
+    gs_engine_lock(&reducer->comm->engine);
+    plan_in_reverse(reducer);
+    gs_engine_unlock(&reducer->comm->engine);
+    return GSYNC_OK;
+}
+
+static bool is_for_good(gsync_status status) {
+    return status <= GSYNC_ERR_TIMEOUT;
+}
+
+static gsync_status commit(gsync_reducer *reducer) {
+    GS_TRY(gs_reducer_check(reducer, GS_REDUCER_OPEN, "gsync_reducer_commit"));
+    const gsync_status status = reducer->was_committed ? commit_again(reducer) : commit_first(reducer);
+    if (status != GSYNC_OK) {
+        if (is_for_good(status)) {
+            gs_reducer_set_stage(reducer, GS_REDUCER_FAILED);
+        }
+        return status;
+    }
+    reset_window(reducer);
+    gs_reducer_set_stage(reducer, GS_REDUCER_IDLE);
+    GS_LOG(&reducer->comm->logger, GSYNC_LOG_INFO, "rank %d: %zu gradients in %zu buckets",
+           reducer->comm->group->rank, reducer->gradient_count, reducer->plan.bucket_count);
+    return GSYNC_OK;
+}
+
+gsync_status gsync_reducer_commit(gsync_reducer *reducer) {
+    return gs_comm_report(reducer != NULL ? reducer->comm : NULL, commit(reducer));
+}

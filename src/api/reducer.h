@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GS_API_REDUCER_H
+#define GS_API_REDUCER_H
+
+#include "api/comm.h"
+#include "api/index_map.h"
+#include "plan/launch_order.h"
+
+typedef enum gs_reducer_stage {
+    GS_REDUCER_OPEN,   /* gradients are being added, or commit has to be called again */
+    GS_REDUCER_IDLE,   /* between micro-batches */
+    GS_REDUCER_ARMED,  /* between begin and finish */
+    GS_REDUCER_FAILED  /* can only be destroyed */
+} gs_reducer_stage;
+
+struct gsync_reducer {
+    gsync_comm *comm;
+    gsync_options options;
+    _Atomic int stage; /* gs_reducer_stage; read by gsync_ready on any thread */
+    bool was_committed;
+
+    /* The gradients, in order of registration. */
+    gs_gradient *gradients;
+    gs_plan_gradient *shapes;
+    size_t gradient_count;
+    size_t gradient_capacity;
+    size_t shape_capacity;
+    gs_index_map addresses;
+    gs_index_map names;
+    bool has_views;
+
+    /* The plan and what follows it. */
+    gs_bucket_plan plan;
+    gs_ready_ledger ledger;
+    gs_launch_order launch;
+    pthread_mutex_t launch_lock; /* held only while it is decided which buckets go */
+    gs_pipeline pipeline;
+    unsigned char *views; /* where library-owned gradients live when not in the slots */
+    void **places;        /* gradient_count: room for rebinding */
+    uint32_t *order;      /* 2 x gradient_count: the planned order, and room for an observed one */
+    bool observes_order;  /* no order has been agreed yet */
+
+    /* The window and the step. */
+    gsync_phase phase;
+    uint32_t window_micro_batches;
+    double window_weight;
+    double micro_weight;
+    uint64_t step; /* synchronised windows so far */
+    bool is_synced;
+    bool has_finished; /* at least one micro-batch */
+    gsync_step_info info; /* of the last finish */
+};
+
+/* Wire and placement rules that follow from the options. */
+static inline bool gs_reducer_overwrites(const gsync_reducer *reducer) {
+    return reducer->options.accumulation == GSYNC_CLIENT_OVERWRITES;
+}
+
+static inline bool gs_reducer_is_deferred(const gsync_reducer *reducer) {
+    return reducer->options.finds_unused != 0 || reducer->options.checks_writes != 0;
+}
+
+static inline gs_reducer_stage gs_reducer_get_stage(const gsync_reducer *reducer) {
+    return (gs_reducer_stage)atomic_load_explicit(&reducer->stage, memory_order_acquire);
+}
+
+static inline void gs_reducer_set_stage(gsync_reducer *reducer, gs_reducer_stage stage) {
+    atomic_store_explicit(&reducer->stage, (int)stage, memory_order_release);
+}
+
+/* GSYNC_OK if the handle is usable and its stage is `wanted`. */
+gsync_status gs_reducer_check(const gsync_reducer *reducer, gs_reducer_stage wanted, const char *call);
+
+/* Index of a name, GS_NO_INDEX if there is none. */
+uint32_t gs_reducer_find(const gsync_reducer *reducer, const char *name);
+
+/* Enters the addresses of all gradients anew. Cannot fail after a reserve. */
+void gs_reducer_index_addresses(gsync_reducer *reducer);
+
+/* commit_compare.c: collective over the lane. own: whether this rank got ready for it. */
+gsync_status gs_commit_compare(gsync_reducer *reducer, gs_lane *lane, gsync_status own);
+
+/* agree_order.c: collective; after the first synchronised step. */
+gsync_status gs_reducer_agree_order(gsync_reducer *reducer);
+
+/* commit.c */
+void gs_reducer_plan(gsync_reducer *reducer);
+/* Places the buckets of the present plan. */
+void gs_reducer_lay_out(gsync_reducer *reducer);
+
+#endif

@@ -1,0 +1,405 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/reducer.h"
+
+#include "base/clock.h"
+#include "base/options.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const gsync_comm *comm_of(const gsync_reducer *reducer) {
+    return reducer != NULL ? reducer->comm : NULL;
+}
+
+static bool is_for_good(gsync_status status) {
+    return status <= GSYNC_ERR_TIMEOUT;
+}
+
+/* ---- begin ---- */
+
+static void begin_pipeline(gsync_reducer *reducer) {
+    const gs_step_terms step = {
+        .step = reducer->step + 1,
+        .micro_batches = reducer->window_micro_batches,
+        .weight = reducer->window_weight,
+        .factor = reducer->options.weighting == GSYNC_WEIGHT_OF_MEANS ? 0.0 : 1.0,
+        .contributes = true,
+        .has_gradient = true,
+    };
+    gs_engine_lock(&reducer->comm->engine);
+    gs_pipeline_begin(&reducer->pipeline, &step);
+    gs_engine_unlock(&reducer->comm->engine);
+}
+
+static gsync_status begin(gsync_reducer *reducer, gsync_phase phase) {
+    GS_TRY(gs_reducer_check(reducer, GS_REDUCER_IDLE, "gsync_begin"));
+    if (phase != GSYNC_SYNC && phase != GSYNC_ACCUMULATE) {
+        return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_begin: %d is no gsync_phase", (int)phase);
+    }
+    if (reducer->window_micro_batches == UINT32_MAX) {
+        return gs_fail(GSYNC_ERR_STATE, "gsync_begin: the window has too many micro-batches: close it");
+    }
+    if (reducer->gradient_count != 0) {
+        gs_ready_ledger_reset(&reducer->ledger, &reducer->plan, reducer->window_micro_batches == 0);
+        gs_launch_order_reset(&reducer->launch, reducer->plan.bucket_count);
+    }
+    for (size_t i = 0; reducer->options.checks_writes && i < reducer->gradient_count; i++) {
+        reducer->gradients[i].is_hashed = false;
+    }
+    reducer->phase = phase;
+    reducer->is_synced = false;
+    reducer->micro_weight = 0;
+    reducer->window_micro_batches++;
+    if (phase == GSYNC_SYNC) {
+        begin_pipeline(reducer);
+    }
+    gs_reducer_set_stage(reducer, GS_REDUCER_ARMED);
+    return GSYNC_OK;
+}
+
+gsync_status gsync_begin(gsync_reducer *reducer, gsync_phase phase) {
+    return gs_comm_report(comm_of(reducer), begin(reducer, phase));
+}
+
+static bool has_marks(const gsync_reducer *reducer) {
+    return reducer->gradient_count != 0 && atomic_load(&reducer->ledger.order_count) != 0;
+}
+
+static gsync_status set_weight(gsync_reducer *reducer, double weight) {
+    GS_TRY(gs_reducer_check(reducer, GS_REDUCER_ARMED, "gsync_set_weight"));
+    if (!(weight >= 0) || !isfinite(weight)) {
+        return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_set_weight: %g is not a finite weight of 0 or more", weight);
+    }
+    if (has_marks(reducer)) {
+        return gs_fail(GSYNC_ERR_STATE, "gsync_set_weight: call it before the first gsync_ready of the micro-batch");
+    }
+    reducer->micro_weight = weight;
+    if (reducer->phase == GSYNC_SYNC) {
+        gs_engine_lock(&reducer->comm->engine);
+        reducer->pipeline.step.weight = reducer->window_weight + weight;
+        if (reducer->options.weighting == GSYNC_WEIGHT_OF_MEANS) {
+            reducer->pipeline.step.factor = weight;
+        }
+        gs_engine_unlock(&reducer->comm->engine);
+    }
+    return GSYNC_OK;
+}
+
+gsync_status gsync_set_weight(gsync_reducer *reducer, double weight) {
+    return gs_comm_report(comm_of(reducer), set_weight(reducer, weight));
+}
+
+/* ---- ready ---- */
+
+static void launch_full(gsync_reducer *reducer, uint32_t bucket) {
+    /* Counting and launching are one decision: the pipeline is told the buckets in plan order. */
+    pthread_mutex_lock(&reducer->launch_lock);
+    const size_t count = gs_launch_order_fill(&reducer->launch, bucket);
+    if (count != 0) {
+        gs_pipeline_launch(&reducer->pipeline, count);
+    }
+    pthread_mutex_unlock(&reducer->launch_lock);
+    if (count != 0) {
+        gs_engine_kick(&reducer->comm->engine);
+    }
+}
+
+static gsync_status refuse_mark(const gsync_reducer *reducer, uint32_t index) {
+    const uint32_t uses = reducer->shapes[index].uses;
+    return gs_fail(GSYNC_ERR_ALREADY_READY,
+                   "rank %d: gradient '%s' was marked ready more than %u time%s in this micro-batch: mark it once, or "
+                   "declare its uses with gsync_reducer_set_uses",
+                   reducer->comm->group->rank, reducer->gradients[index].name, uses, uses == 1 ? "" : "s");
+}
+
+static gsync_status mark(gsync_reducer *reducer, uint32_t index) {
+    if (reducer->options.checks_writes &&
+        !gs_ready_ledger_is_ready(&reducer->ledger, &reducer->plan, reducer->shapes, index)) {
+        gs_pipeline_note_hash(&reducer->gradients[index]);
+    }
+    switch (gs_ready_ledger_mark(&reducer->ledger, &reducer->plan, reducer->shapes, index)) {
+    case GS_MARK_TOO_OFTEN:
+        return refuse_mark(reducer, index);
+    case GS_MARK_BUCKET_FULL:
+        if (reducer->phase == GSYNC_SYNC) {
+            launch_full(reducer, reducer->plan.bucket_of[index]);
+        }
+        break;
+    case GS_MARK_COUNTED:
+    case GS_MARK_MORE_USES:
+        break;
+    }
+    return GSYNC_OK;
+}
+
+static gsync_status explain_unarmed(const gsync_reducer *reducer) {
+    return gs_reducer_check(reducer, GS_REDUCER_ARMED, "gsync_ready");
+}
+
+static gsync_status ready(gsync_reducer *reducer, const void *grad) {
+    if (reducer == NULL || gs_reducer_get_stage(reducer) != GS_REDUCER_ARMED) {
+        return explain_unarmed(reducer);
+    }
+    const uint32_t index = gs_index_map_find(&reducer->addresses, (uintptr_t)grad);
+    if (index == GS_NO_INDEX || grad == NULL) {
+        return gs_fail(GSYNC_ERR_UNKNOWN_GRADIENT,
+                       "gsync_ready: no gradient is registered at %p; one that has moved needs gsync_reducer_rebind",
+                       grad);
+    }
+    if (!reducer->shapes[index].is_trainable) {
+        return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_ready: gradient '%s' is frozen", reducer->gradients[index].name);
+    }
+    if (reducer->shapes[index].count == 0) {
+        return GSYNC_OK;
+    }
+    return mark(reducer, index);
+}
+
+gsync_status gsync_ready(gsync_reducer *reducer, const void *grad) {
+    const gsync_status status = ready(reducer, grad);
+    return status == GSYNC_OK ? status : gs_comm_report(comm_of(reducer), status);
+}
+
+gsync_status gsync_ready_list(gsync_reducer *reducer, const void *const *grads, size_t n) {
+    gsync_status first = GSYNC_OK;
+    if (grads == NULL && n != 0) {
+        return gs_comm_report(comm_of(reducer), gs_fail(GSYNC_ERR_ARGUMENT, "gsync_ready_list: grads is NULL"));
+    }
+    for (size_t i = 0; i < n; i++) {
+        const gsync_status status = gsync_ready(reducer, grads[i]);
+        first = first == GSYNC_OK ? status : first;
+    }
+    return first;
+}
+
+/* ---- finish: accumulate ---- */
+
+static void accumulate(gsync_reducer *reducer) {
+    const bool weighs = reducer->options.weighting == GSYNC_WEIGHT_OF_MEANS;
+    for (uint32_t i = 0; i < reducer->gradient_count; i++) {
+        gs_gradient *gradient = &reducer->gradients[i];
+        const bool is_unused = reducer->options.finds_unused && atomic_load(&reducer->ledger.marks[i]) == 0;
+        if (!reducer->shapes[i].is_trainable || reducer->shapes[i].count == 0 || is_unused) {
+            continue;
+        }
+        gs_host_accumulate(gradient->accumulator, &gradient->tensor, weighs ? reducer->micro_weight : 1.0,
+                           !gradient->has_accumulated);
+        gradient->has_accumulated = true;
+    }
+}
+
+static gsync_status check_late_writes(gsync_reducer *reducer) {
+    for (size_t i = 0; reducer->options.checks_writes && i < reducer->gradient_count; i++) {
+        const gs_gradient *gradient = &reducer->gradients[i];
+        if (gradient->is_hashed && gs_host_hash_tensor(&gradient->tensor) != gradient->hash) {
+            return gs_fail(GSYNC_ERR_CHANGED,
+                           "rank %d: gradient '%s' was written after it was marked ready: mark it after its last write",
+                           reducer->comm->group->rank, gradient->name);
+        }
+    }
+    return GSYNC_OK;
+}
+
+static gsync_status finish_accumulating(gsync_reducer *reducer) {
+    const gsync_status status = check_late_writes(reducer);
+    if (status == GSYNC_OK && gs_reducer_overwrites(reducer)) {
+        accumulate(reducer);
+    }
+    reducer->window_weight += reducer->micro_weight;
+    reducer->info.step = reducer->step;
+    reducer->info.micro_batches = reducer->window_micro_batches;
+    reducer->info.bucket_count = reducer->plan.bucket_count;
+    return status;
+}
+
+/* ---- finish: synchronise ---- */
+
+static bool is_missing(const gsync_reducer *reducer, uint32_t index) {
+    return !gs_ready_ledger_is_ready(&reducer->ledger, &reducer->plan, reducer->shapes, index);
+}
+
+/* Tells the others, at the first bucket that cannot go, that this rank will not reduce it. */
+static void refuse_incomplete(gsync_reducer *reducer) {
+    const size_t bucket = reducer->launch.next;
+    const gs_bucket *refused = &reducer->plan.buckets[bucket];
+    const uint32_t *members = &reducer->plan.members[refused->first];
+    uint32_t i = 0;
+    while (i + 1 < refused->gradient_count && !is_missing(reducer, members[i])) {
+        i++;
+    }
+    gs_engine_lock(&reducer->comm->engine);
+    gs_pipeline_refuse(&reducer->pipeline, bucket, GSYNC_ERR_INCOMPLETE, members[i]);
+    gs_engine_unlock(&reducer->comm->engine);
+}
+
+/* The rank that forgot something knows all of it. */
+static void list_missing(const gsync_reducer *reducer) {
+    char names[GS_FAIL_TEXT_MAX / 2] = "";
+    size_t used = 0;
+    for (uint32_t i = 0; i < reducer->gradient_count; i++) {
+        if (is_missing(reducer, i) && used + strlen(reducer->gradients[i].name) + 8 < sizeof names) {
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s'%s'", used == 0 ? "" : ", ",
+                                     reducer->gradients[i].name);
+        }
+    }
+    if (used != 0) {
+        (void)gs_fail(GSYNC_ERR_INCOMPLETE, "rank %d: never marked ready in this micro-batch: %s",
+                      reducer->comm->group->rank, names);
+    }
+}
+
+static void launch_rest(gsync_reducer *reducer, bool may_refuse) {
+    if (reducer->gradient_count == 0) {
+        return;
+    }
+    if (may_refuse && reducer->options.is_strict && reducer->launch.next < reducer->plan.bucket_count) {
+        refuse_incomplete(reducer);
+    }
+    gs_pipeline_launch(&reducer->pipeline, gs_launch_order_fill_all(&reducer->launch));
+}
+
+static void note_outcome(gsync_reducer *reducer) {
+    const gs_pipeline *pipeline = &reducer->pipeline;
+    gsync_step_info *info = &reducer->info;
+    const gs_lane_outcome *outcome = gs_lane_last_outcome(pipeline->lane);
+    info->micro_batches = pipeline->step.micro_batches;
+    info->participants = outcome->participants;
+    info->divisor = outcome->divisor;
+    info->weight_total = outcome->weight_total;
+    info->bucket_count = pipeline->plan->bucket_count;
+    info->buckets_launched = atomic_load(&pipeline->launched);
+}
+
+static void note_end(gsync_reducer *reducer) {
+    const gs_pipeline *pipeline = &reducer->pipeline;
+    gsync_step_info *info = &reducer->info;
+    info->step = reducer->step;
+    info->buckets_reduced = atomic_load(&pipeline->reduced);
+    info->has_torn_bucket = pipeline->is_torn && !pipeline->terms.is_deferred;
+    info->bytes_reduced = pipeline->bytes_reduced;
+    info->bytes_copied = pipeline->bytes_copied;
+    for (size_t i = 0; reducer->options.finds_unused && i < reducer->gradient_count; i++) {
+        info->gradients_unused += reducer->shapes[i].is_trainable && reducer->shapes[i].count != 0 &&
+                                  !reducer->gradients[i].is_used_anywhere;
+    }
+}
+
+static void close_window(gsync_reducer *reducer) {
+    reducer->window_micro_batches = 0;
+    reducer->window_weight = 0;
+    for (size_t i = 0; gs_reducer_overwrites(reducer) && i < reducer->gradient_count; i++) {
+        reducer->gradients[i].has_accumulated = false;
+    }
+}
+
+static gsync_status finish_synchronising(gsync_reducer *reducer, bool may_refuse) {
+    gs_engine *engine = &reducer->comm->engine;
+    if (reducer->plan.bucket_count == 0) {
+        reducer->step++;
+        return GSYNC_OK; /* nothing to learn, nothing to send */
+    }
+    launch_rest(reducer, may_refuse);
+    const gsync_status status = gs_engine_wait(engine, &reducer->pipeline);
+    note_outcome(reducer);
+    if (status == GSYNC_ERR_INCOMPLETE) {
+        list_missing(reducer);
+    }
+    GS_TRY(status);
+    GS_TRY(gs_pipeline_settle(&reducer->pipeline, engine->has_helper ? NULL : gs_engine_idle, engine));
+    reducer->step++;
+    if (reducer->observes_order) {
+        GS_TRY(gs_reducer_agree_order(reducer));
+    }
+    return GSYNC_OK;
+}
+
+/* ---- finish ---- */
+
+static gsync_status end_micro_batch(gsync_reducer *reducer, gsync_status status) {
+    if (reducer->phase == GSYNC_SYNC) {
+        note_end(reducer);
+        reducer->is_synced = status == GSYNC_OK;
+    }
+    if (reducer->phase == GSYNC_SYNC || status != GSYNC_OK) {
+        close_window(reducer);
+    }
+    reducer->has_finished = true;
+    gs_reducer_set_stage(reducer, is_for_good(status) ? GS_REDUCER_FAILED : GS_REDUCER_IDLE);
+    return status;
+}
+
+static gsync_status finish_armed(gsync_reducer *reducer, bool may_refuse) {
+    const uint64_t start = gs_clock_ns();
+    reducer->info = (gsync_step_info){.struct_size = sizeof reducer->info, .divisor = 1.0};
+    const gsync_status status = reducer->phase == GSYNC_SYNC ? finish_synchronising(reducer, may_refuse)
+                                                             : finish_accumulating(reducer);
+    reducer->info.exposed_ns = gs_clock_ns() - start;
+    return end_micro_batch(reducer, status);
+}
+
+static gsync_status check_finish(const gsync_reducer *reducer, const gsync_step_info *info, const char *call) {
+    if (reducer == NULL) {
+        return gs_fail(GSYNC_ERR_ARGUMENT, "%s: the reducer is NULL", call);
+    }
+    return gs_options_check_output(info, "gsync_step_info");
+}
+
+static gsync_status give_info(const gsync_reducer *reducer, gsync_step_info *info, gsync_status status) {
+    (void)gs_options_give(info, &reducer->info, sizeof reducer->info, "gsync_step_info");
+    return gs_comm_report(reducer->comm, status);
+}
+
+gsync_status gsync_finish(gsync_reducer *reducer, gsync_step_info *info) {
+    gsync_status status = check_finish(reducer, info, "gsync_finish");
+    if (status != GSYNC_OK) {
+        return gs_comm_report(comm_of(reducer), status);
+    }
+    if (gs_reducer_get_stage(reducer) == GS_REDUCER_IDLE && reducer->has_finished) {
+        return give_info(reducer, info, GSYNC_OK); /* called twice */
+    }
+    status = gs_reducer_check(reducer, GS_REDUCER_ARMED, "gsync_finish");
+    if (status != GSYNC_OK) {
+        return gs_comm_report(reducer->comm, status);
+    }
+    return give_info(reducer, info, finish_armed(reducer, true));
+}
+
+/* This micro-batch does not count; what the window holds so far does. */
+static void empty_micro_batch(gsync_reducer *reducer) {
+    reducer->window_micro_batches--;
+    reducer->micro_weight = 0;
+    gs_step_terms step = reducer->pipeline.step;
+    step.micro_batches = reducer->window_micro_batches;
+    step.weight = reducer->window_weight;
+    step.factor = 1.0;
+    step.contributes = reducer->window_micro_batches != 0;
+    step.has_gradient = step.contributes && !gs_reducer_overwrites(reducer);
+    gs_engine_lock(&reducer->comm->engine);
+    gs_pipeline_begin(&reducer->pipeline, &step);
+    gs_engine_unlock(&reducer->comm->engine);
+}
+
+static gsync_status begin_empty(gsync_reducer *reducer) {
+    if (gs_reducer_get_stage(reducer) != GS_REDUCER_ARMED) {
+        GS_TRY(begin(reducer, GSYNC_SYNC));
+    }
+    GS_TRY(gs_reducer_check(reducer, GS_REDUCER_ARMED, "gsync_finish_empty"));
+    if (reducer->phase != GSYNC_SYNC || has_marks(reducer)) {
+        return gs_fail(GSYNC_ERR_STATE, "gsync_finish_empty: this micro-batch %s: end it with gsync_finish",
+                       reducer->phase != GSYNC_SYNC ? "was begun with GSYNC_ACCUMULATE" : "has gradients marked ready");
+    }
+    empty_micro_batch(reducer);
+    return GSYNC_OK;
+}
+
+gsync_status gsync_finish_empty(gsync_reducer *reducer, gsync_step_info *info) {
+    gsync_status status = check_finish(reducer, info, "gsync_finish_empty");
+    if (status == GSYNC_OK) {
+        status = begin_empty(reducer);
+    }
+    if (status != GSYNC_OK) {
+        return gs_comm_report(comm_of(reducer), status);
+    }
+    return give_info(reducer, info, finish_armed(reducer, false));
+}
