@@ -153,8 +153,14 @@ static void reduce_block(const gs_shard_job *job, size_t first, size_t count) {
     }
 }
 
+/* A single rank whose gradients are reduced where they are. */
+static bool changes_nothing(const gs_shard_job *job) {
+    return job->source_count == 1 && job->target_count == 1 && job->sources[0] == job->targets[0] &&
+           job->source_dtype == job->target_dtype && job->divisor == 1.0;
+}
+
 void gs_shard_reduce(const gs_shard_job *job) {
-    if (reduce_two_floats(job)) {
+    if (changes_nothing(job) || reduce_two_floats(job)) {
         return;
     }
     for (size_t done = 0; done < job->count; done += GS_BLOCK) {
