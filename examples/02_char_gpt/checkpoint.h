@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CHAR_GPT_CHECKPOINT_H
+#define CHAR_GPT_CHECKPOINT_H
+
+/*
+ * Parameters, optimizer state and step in one file. Training that is resumed from it continues with the same bits as
+ * if it had not stopped. One rank writes and reads; the file is for machines of the same byte order.
+ */
+
+#include "model.h"
+#include "optimizer.h"
+
+/* What has to be the same for the continuation to make sense. */
+typedef struct checkpoint_identity {
+    model_shape shape;
+    optimizer_kind optimizer;
+    uint64_t seed;
+    int global_batch;
+    uint64_t text_hash;
+} checkpoint_identity;
+
+/* Where it goes wrong, both return false and say why in `reason`. */
+typedef struct checkpoint_reason {
+    char words[512];
+} checkpoint_reason;
+
+/* Writes beside the path and renames at the end: whatever happens meanwhile, an older checkpoint stays whole. */
+bool checkpoint_write(const char *path, const checkpoint_identity *identity, int64_t step, const model *m,
+                      const optimizer *o, checkpoint_reason *reason);
+
+/* Fills m and o, and sets *step to the last finished one. After a failure m and o hold nothing of use. */
+bool checkpoint_read(const char *path, const checkpoint_identity *identity, model *m, optimizer *o, int64_t *step,
+                     checkpoint_reason *reason);
+
+#endif

@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CHAR_GPT_SAMPLER_H
+#define CHAR_GPT_SAMPLER_H
+
+/* Writes new text, one character after the other, each drawn from what the model thinks comes next. */
+
+#include "model.h"
+#include "text.h"
+
+#include <stdio.h>
+
+/* Starts from the first characters of t, which are not printed. False when the memory does not suffice. */
+bool sampler_write(model *m, const text *t, uint64_t seed, int count, FILE *to);
+
+#endif
