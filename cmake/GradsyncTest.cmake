@@ -6,11 +6,13 @@
 #   transports  threads: `program --ranks N`; mpi: `mpirun -n N program`; single: `program`   (threads,mpi)
 #   timeout     seconds                                                                   (60)
 #   links       public: the shared library; internal: also what is hidden in it           (public)
-#   wrap        functions that the program replaces, as ld's --wrap does (links=internal)     (none)
+#   wrap        functions that the program replaces, as ld's --wrap does; adds tests/support/alloc_fault.c,
+#               and needs links=internal in a rank test                                   (none)
 #   labels      further ctest labels                                                      (none)
+#   memory      yes: run it under valgrind too; a rank test with 2 threads                (unit tests yes, others no)
 #
-# A source that includes mpi.h or gradsync_mpi.h is left out where there is no MPI. Unit tests know timeout, wrap and
-# labels only.
+# A source that includes mpi.h or gradsync_mpi.h is left out where there is no MPI. Unit tests know timeout, wrap,
+# labels and memory only.
 
 function(gradsync_test_says source key default out)
     file(STRINGS ${source} lines LIMIT_INPUT 4096 REGEX "gsync-test:")
@@ -50,6 +52,9 @@ function(gradsync_test_program target source)
     gradsync_configure_target(${target})
     set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/programs)
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/support)
+    if(wraps)
+        target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/alloc_fault.c)
+    endif()
     foreach(symbol IN LISTS wraps)
         target_link_options(${target} PRIVATE LINKER:--wrap=${symbol})
     endforeach()
@@ -72,7 +77,10 @@ function(gradsync_unit_test room name)
     target_link_libraries(${target} PRIVATE gradsync_internal PkgConfig::CMOCKA)
     add_test(NAME ${target} COMMAND ${target})
     gradsync_test_properties(${target} ${source} 1 unit)
-    set_property(GLOBAL APPEND PROPERTY GRADSYNC_UNIT_PROGRAMS ${target})
+    gradsync_test_says(${source} memory yes memory)
+    if(memory)
+        set_property(GLOBAL APPEND PROPERTY GRADSYNC_MEMORY_UNIT_PROGRAMS ${target})
+    endif()
 endfunction()
 
 # gradsync_rank_test(name source): a program whose ranks are threads or processes, tests/support/ranks.h. Becomes
@@ -119,7 +127,11 @@ function(gradsync_rank_test name source)
             message(FATAL_ERROR "${source}: gsync-test: there is no transport named \"${transport}\"")
         endif()
     endforeach()
-    set_property(GLOBAL APPEND PROPERTY GRADSYNC_RANK_PROGRAMS ${name})
+
+    gradsync_test_says(${source} memory no memory)
+    if(memory)
+        set_property(GLOBAL APPEND PROPERTY GRADSYNC_MEMORY_RANK_PROGRAMS ${name})
+    endif()
 endfunction()
 
 # gradsync_script_test(name COMMAND ...): anything else. Exit status 77 means skipped.
