@@ -12,6 +12,8 @@
 /* Change the last digit whenever the layout changes. */
 static const uint64_t MAGIC = 0x3154504752414843u; /* "CHARGPT1" */
 
+enum { PATH_BYTES = 4096 };
+
 enum {
     WORD_MAGIC,
     WORD_STEP,
@@ -88,12 +90,33 @@ static bool write_all(FILE *file, const uint64_t *words, const model *m, const o
     return is_written && fwrite(&hash, sizeof hash, 1, file) == 1 && fflush(file) == 0 && fsync(fileno(file)) == 0;
 }
 
+static bool temporary_path(const char *path, char *temporary, size_t size, checkpoint_reason *reason) {
+    const int length = snprintf(temporary, size, "%s.tmp", path);
+    if (length < 0 || (size_t)length >= size) {
+        return give_reason(reason, "cannot write the checkpoint: its path is too long");
+    }
+    return true;
+}
+
+bool checkpoint_is_writable(const char *path, checkpoint_reason *reason) {
+    char temporary[PATH_BYTES];
+    if (!temporary_path(path, temporary, sizeof temporary, reason)) {
+        return false;
+    }
+    FILE *file = fopen(temporary, "wb");
+    if (file == NULL) {
+        return give_reason(reason, "cannot create the checkpoint %s: %s", temporary, strerror(errno));
+    }
+    fclose(file);
+    remove(temporary);
+    return true;
+}
+
 bool checkpoint_write(const char *path, const checkpoint_identity *identity, int64_t step, const model *m,
                       const optimizer *o, checkpoint_reason *reason) {
-    char temporary[4096];
-    const int length = snprintf(temporary, sizeof temporary, "%s.tmp", path);
-    if (length < 0 || (size_t)length >= sizeof temporary) {
-        return give_reason(reason, "cannot write the checkpoint: its path is too long");
+    char temporary[PATH_BYTES];
+    if (!temporary_path(path, temporary, sizeof temporary, reason)) {
+        return false;
     }
     FILE *file = fopen(temporary, "wb");
     if (file == NULL) {
@@ -103,7 +126,8 @@ bool checkpoint_write(const char *path, const checkpoint_identity *identity, int
     fill_words(words, identity, step, m);
     const bool is_written = write_all(file, words, m, o);
     const int write_error = errno;
-    if (fclose(file) != 0 || !is_written) {
+    const bool is_closed = fclose(file) == 0;
+    if (!is_written || !is_closed) {
         give_reason(reason, "cannot write the checkpoint %s: %s", temporary,
                     strerror(is_written ? errno : write_error));
         remove(temporary);

@@ -24,6 +24,9 @@ typedef struct checkpoint_reason {
     char words[512];
 } checkpoint_reason;
 
+/* Whether a checkpoint could be written there: better known before the training than after. */
+bool checkpoint_is_writable(const char *path, checkpoint_reason *reason);
+
 /* Writes beside the path and renames at the end: whatever happens meanwhile, an older checkpoint stays whole. */
 bool checkpoint_write(const char *path, const checkpoint_identity *identity, int64_t step, const model *m,
                       const optimizer *o, checkpoint_reason *reason);

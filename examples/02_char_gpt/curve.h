@@ -24,8 +24,8 @@ typedef struct curve {
 bool curve_add(curve *c, curve_point point);
 
 /*
- * Writes PREFIX.csv and PREFIX.png. Having no gnuplot is fine: *has_picture then becomes false. Returns false, with
- * a complaint on stderr, when a file cannot be written.
+ * Writes PREFIX.csv and, when there are points, PREFIX.png. Having no gnuplot is fine: *has_picture then becomes false.
+ * Returns false, with a complaint on stderr, when a file cannot be written.
  */
 bool curve_write(const curve *c, const char *prefix, const char *title, bool *has_picture);
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 /* Below 1 the likely characters become likelier: fewer slips, less variety. */
-static const double TEMPERATURE = 0.7;
+static const double TEMPERATURE = 0.8;
 
 static int draw_token(const float *logits, int vocabulary, double unit) {
     float largest = logits[0];
@@ -36,8 +36,10 @@ bool sampler_write(model *m, const text *t, uint64_t seed, int count, FILE *to) 
     if (window == NULL) {
         return false;
     }
+    /* Not from the beginning, which tends to be a title: a model left alone with blanks goes on with blanks. */
+    const unsigned char *middle = t->bytes + (t->length - (size_t)context) / 2;
     for (int i = 0; i < context; i++) {
-        window[i] = t->token_of[t->bytes[i]];
+        window[i] = t->token_of[middle[i]];
     }
     for (int n = 0; n < count; n++) {
         model_forward(m, window, 1);

@@ -9,7 +9,7 @@
 
 #include <stdio.h>
 
-/* Starts from the first characters of t, which are not printed. False when the memory does not suffice. */
+/* Continues a piece from the middle of t, which is not printed. False when the memory does not suffice. */
 bool sampler_write(model *m, const text *t, uint64_t seed, int count, FILE *to);
 
 #endif

@@ -310,13 +310,26 @@ static bool list_replicas(trainer *t) {
     return true;
 }
 
-static bool open_log(trainer *t) {
-    if (t->rank != 0 || t->settings.log == NULL) {
+/* All files are tried before the training: a wrong path should not cost a day. */
+static bool open_outputs(trainer *t) {
+    const settings *s = &t->settings;
+    checkpoint_reason reason;
+    bool has_picture = false;
+    if (t->rank != 0) {
         return true;
     }
-    t->log = fopen(t->settings.log, "w");
+    if (s->checkpoint != NULL && !checkpoint_is_writable(s->checkpoint, &reason)) {
+        return fail(t, "%s", reason.words);
+    }
+    if (s->curve != NULL && !curve_write(&t->curve, s->curve, "", &has_picture)) {
+        return fail(t, "no curve can be written");
+    }
+    if (s->log == NULL) {
+        return true;
+    }
+    t->log = fopen(s->log, "w");
     if (t->log == NULL) {
-        return fail(t, "cannot create the log %s: %s", t->settings.log, strerror(errno));
+        return fail(t, "cannot create the log %s: %s", s->log, strerror(errno));
     }
     fprintf(t->log, "step,loss,gradient_norm,parameter_hash\n");
     return true;
@@ -324,7 +337,7 @@ static bool open_log(trainer *t) {
 
 static bool set_up(trainer *t) {
     return share_text(t) && build_model(t) && register_gradients(t) && share_parameters(t) && list_replicas(t) &&
-           open_log(t);
+           open_outputs(t);
 }
 
 /* ---- The run ----------------------------------------------------------------------------------------------- */
