@@ -50,8 +50,7 @@ static gsync_status check_overlaps(const gsync_reducer *reducer) {
     for (size_t i = 1; i < count && status == GSYNC_OK; i++) {
         if (extents[i].begin < extents[i - 1].end) {
             status = gs_fail(GSYNC_ERR_ARGUMENT, "gradients '%s' and '%s' overlap in memory: register each once",
-                             reducer->gradients[extents[i - 1].index].name,
-                             reducer->gradients[extents[i].index].name);
+                             reducer->gradients[extents[i - 1].index].name, reducer->gradients[extents[i].index].name);
         }
     }
     gs_memory_free(extents);
@@ -91,30 +90,43 @@ static gsync_status allocate_accumulators(gsync_reducer *reducer) {
     return GSYNC_OK;
 }
 
-/* Each part once, so that a commit that failed can be repeated. */
-static gsync_status allocate(gsync_reducer *reducer) {
+void gs_reducer_free_plan(gsync_reducer *reducer) {
+    gs_bucket_plan_clear(&reducer->plan);
+    gs_ready_ledger_clear(&reducer->ledger);
+    gs_launch_order_clear(&reducer->launch);
+    gs_memory_free(reducer->pipeline.slot_offset);
+    gs_memory_free(reducer->views);
+    gs_memory_free((void *)reducer->places);
+    gs_memory_free(reducer->order);
+    reducer->pipeline.slot_offset = NULL;
+    reducer->views = NULL;
+    reducer->places = NULL;
+    reducer->order = NULL;
+}
+
+static gsync_status allocate_plan(gsync_reducer *reducer) {
     const size_t count = reducer->gradient_count;
-    if (reducer->plan.buckets == NULL && count != 0) {
+    if (count != 0) {
         GS_TRY(gs_bucket_plan_init(&reducer->plan, count));
-    }
-    if (reducer->ledger.marks == NULL && count != 0) {
         GS_TRY(gs_ready_ledger_init(&reducer->ledger, count));
-    }
-    if (reducer->launch.is_full == NULL && count != 0) {
         GS_TRY(gs_launch_order_init(&reducer->launch, count));
     }
-    if (reducer->pipeline.slot_offset == NULL) {
-        GS_TRY(gs_memory_new(&reducer->pipeline.slot_offset, count, sizeof(size_t), "slot offsets"));
-    }
-    if (reducer->order == NULL) {
-        GS_TRY(gs_memory_new(&reducer->order, 2 * count, sizeof *reducer->order, "launch order"));
-    }
-    if (reducer->places == NULL) {
-        GS_TRY(gs_memory_new((void *)&reducer->places, count, sizeof *reducer->places, "places"));
-    }
-    if (reducer->views == NULL && needs_views(reducer)) {
+    GS_TRY(gs_memory_new(&reducer->pipeline.slot_offset, count, sizeof(size_t), "slot offsets"));
+    GS_TRY(gs_memory_new(&reducer->order, 2 * count, sizeof *reducer->order, "launch order"));
+    GS_TRY(gs_memory_new((void *)&reducer->places, count, sizeof *reducer->places, "places"));
+    if (needs_views(reducer)) {
         GS_TRY(gs_memory_new_aligned(&reducer->views, gs_pipeline_slot_bytes(reducer->shapes, count, false),
                                      "gradients in the library's memory"));
+    }
+    return GSYNC_OK;
+}
+
+/* A second commit keeps the plan, in which gradients may live. A first one that is repeated after a failure starts
+ * afresh, because gradients may have been added since. */
+static gsync_status allocate(gsync_reducer *reducer) {
+    if (!reducer->was_committed) {
+        gs_reducer_free_plan(reducer);
+        GS_TRY(allocate_plan(reducer));
     }
     return allocate_accumulators(reducer);
 }
@@ -192,8 +204,7 @@ static void plan_in_reverse(gsync_reducer *reducer) {
 static gsync_status open_lane(gsync_reducer *reducer) {
     const gs_lane_shape shape = {
         .mail_bytes = REDUCER_MAIL_BYTES,
-        .slot_bytes =
-            gs_pipeline_slot_bytes(reducer->shapes, reducer->gradient_count, gs_reducer_overwrites(reducer)),
+        .slot_bytes = gs_pipeline_slot_bytes(reducer->shapes, reducer->gradient_count, gs_reducer_overwrites(reducer)),
         .reduce_bytes_max = gs_pipeline_wide_bytes(reducer->shapes, reducer->gradient_count),
     };
     return gs_lane_open(reducer->comm->group, &shape, &reducer->pipeline.lane);
@@ -249,8 +260,8 @@ static gsync_status commit(gsync_reducer *reducer) {
     }
     reset_window(reducer);
     gs_reducer_set_stage(reducer, GS_REDUCER_IDLE);
-    GS_LOG(&reducer->comm->logger, GSYNC_LOG_INFO, "rank %d: %zu gradients in %zu buckets",
-           reducer->comm->group->rank, reducer->gradient_count, reducer->plan.bucket_count);
+    GS_LOG(&reducer->comm->logger, GSYNC_LOG_INFO, "rank %d: %zu gradients in %zu buckets", reducer->comm->group->rank,
+           reducer->gradient_count, reducer->plan.bucket_count);
     return GSYNC_OK;
 }
 

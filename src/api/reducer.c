@@ -90,13 +90,7 @@ void gsync_reducer_destroy(gsync_reducer **handle) {
     gs_memory_free(reducer->shapes);
     gs_index_map_clear(&reducer->addresses);
     gs_index_map_clear(&reducer->names);
-    gs_bucket_plan_clear(&reducer->plan);
-    gs_ready_ledger_clear(&reducer->ledger);
-    gs_launch_order_clear(&reducer->launch);
-    gs_memory_free(reducer->pipeline.slot_offset);
-    gs_memory_free(reducer->views);
-    gs_memory_free((void *)reducer->places);
-    gs_memory_free(reducer->order);
+    gs_reducer_free_plan(reducer);
     pthread_mutex_destroy(&reducer->launch_lock);
     gs_comm_release(reducer->comm);
     gs_memory_free(reducer);

@@ -84,6 +84,8 @@ gsync_status gs_commit_compare(gsync_reducer *reducer, gs_lane *lane, gsync_stat
 gsync_status gs_reducer_agree_order(gsync_reducer *reducer);
 
 /* commit.c */
+/* Frees what commit has allocated for the plan. */
+void gs_reducer_free_plan(gsync_reducer *reducer);
 void gs_reducer_plan(gsync_reducer *reducer);
 /* Places the buckets of the present plan. */
 void gs_reducer_lay_out(gsync_reducer *reducer);
