@@ -147,15 +147,16 @@ static gsync_status find_named(const gsync_reducer *reducer, const char *name, c
     return GSYNC_OK;
 }
 
-static gsync_status check_address(const gsync_reducer *reducer, const char *name, const void *grad,
-                                  gsync_dtype dtype) {
-    if ((uintptr_t)grad % gsync_dtype_size(dtype) != 0) {
-        return gs_fail(GSYNC_ERR_ARGUMENT, "gradient '%s': its address %p is not aligned to %s", name, grad,
-                       gs_dtype_name(dtype));
+/* Empty gradients may lie anywhere: in a flat buffer each has the address of the slice after it. */
+static gsync_status check_address(const gsync_reducer *reducer, const char *name, const gs_tensor *tensor) {
+    const uintptr_t address = (uintptr_t)tensor->data;
+    if (address % gsync_dtype_size(tensor->dtype) != 0) {
+        return gs_fail(GSYNC_ERR_ARGUMENT, "gradient '%s': its address %p is not aligned to %s", name, tensor->data,
+                       gs_dtype_name(tensor->dtype));
     }
-    const uint32_t other = grad != NULL ? gs_index_map_find(&reducer->addresses, (uintptr_t)grad) : GS_NO_INDEX;
-    if (other != GS_NO_INDEX && gs_tensor_count(&reducer->gradients[other].tensor) != 0 &&
-        strcmp(reducer->gradients[other].name, name) != 0) {
+    const uint32_t other = address != 0 ? gs_index_map_find(&reducer->addresses, address) : GS_NO_INDEX;
+    if (other != GS_NO_INDEX && gs_tensor_count(tensor) != 0 &&
+        gs_tensor_count(&reducer->gradients[other].tensor) != 0) {
         return gs_fail(GSYNC_ERR_ARGUMENT,
                        "gradient '%s' has the address of gradient '%s': register a shared weight once and declare its "
                        "marks with gsync_reducer_set_uses",
@@ -189,7 +190,7 @@ static gsync_status check_new(const gsync_reducer *reducer, const char *name, co
     if (reducer->gradient_count >= UINT32_MAX / 4) {
         return gs_fail(GSYNC_ERR_ARGUMENT, "gradient '%s': too many gradients", name);
     }
-    return check_address(reducer, name, tensor->data, tensor->dtype);
+    return check_address(reducer, name, tensor);
 }
 
 /* Everything that can fail, before anything is entered. */
