@@ -51,7 +51,10 @@ void gs_pipeline_lay_out(gs_pipeline *pipeline, unsigned char *views) {
     for (uint32_t i = 0; i < plan->gradient_count; i++) {
         const uint32_t b = plan->bucket_of[i];
         if (b == GS_NO_BUCKET) {
-            place_view(&pipeline->gradients[i], base);
+            /* Frozen or empty: it does not travel, but its address must not be another gradient's. */
+            const gs_tensor *tensor = &pipeline->gradients[i].tensor;
+            place_view(&pipeline->gradients[i], base + at);
+            at += align_slot(gs_tensor_count(tensor) * gsync_dtype_size(gs_pipeline_wire(pipeline, tensor->dtype)));
             continue;
         }
         const gs_bucket *bucket = &plan->buckets[b];
@@ -165,8 +168,9 @@ static void word_failure(gs_pipeline *pipeline, gsync_status status) {
         const uint32_t index = outcome->verdict_index;
         const char *name = index < pipeline->plan->gradient_count ? pipeline->gradients[index].name : "?";
         (void)gs_fail(status, "rank %d: gradient '%s' %s", outcome->refusing_rank, name,
-                      status == GSYNC_ERR_CHANGED ? "was written after it was marked ready: mark it after its last write"
-                                                  : "was never marked ready in this micro-batch");
+                      status == GSYNC_ERR_CHANGED
+                          ? "was written after it was marked ready: mark it after its last write"
+                          : "was never marked ready in this micro-batch");
     } else {
         gs_fail_prefix("gradients '%s' to '%s': ", pipeline->gradients[members[0]].name,
                        pipeline->gradients[members[bucket->gradient_count - 1]].name);
