@@ -115,8 +115,9 @@ static gsync_status allocate_plan(gsync_reducer *reducer) {
     GS_TRY(gs_memory_new(&reducer->order, 2 * count, sizeof *reducer->order, "launch order"));
     GS_TRY(gs_memory_new((void *)&reducer->places, count, sizeof *reducer->places, "places"));
     if (needs_views(reducer)) {
-        GS_TRY(gs_memory_new_aligned(&reducer->views, gs_pipeline_slot_bytes(reducer->shapes, count, false),
-                                     "gradients in the library's memory"));
+        /* As far apart as in the slots: one layout serves both. */
+        const size_t bytes = gs_pipeline_slot_bytes(reducer->shapes, count, gs_reducer_overwrites(reducer));
+        GS_TRY(gs_memory_new_aligned(&reducer->views, bytes, "gradients in the library's memory"));
     }
     return GSYNC_OK;
 }

@@ -38,6 +38,19 @@ static void check(ranks_context *ctx, gsync_reducer *reducer, gsync_dtype dtype,
     CHECK_REDUCED(ctx, gsync_reducer_grad(reducer, names[tensor]), counts[tensor], dtype, source, ctx->world);
 }
 
+static void halves_fit_although_the_library_adds_them_up_in_float32(ranks_context *ctx) {
+    gsync_options options = GSYNC_OPTIONS_INIT;
+    options.accumulation = GSYNC_CLIENT_OVERWRITES;
+    gsync_reducer *reducer = open_reducer(ctx, GSYNC_FLOAT16, &options, NULL);
+    fill(ctx, reducer, GSYNC_FLOAT16);
+    CHECK_OK(gsync_begin(reducer, GSYNC_SYNC));
+    CHECK_OK(gsync_finish(reducer, NULL));
+    for (size_t i = 0; i < 3; i++) {
+        check(ctx, reducer, GSYNC_FLOAT16, i);
+    }
+    gsync_reducer_destroy(&reducer);
+}
+
 /* Whoever writes the frozen one must not write the others, and its address must not hide theirs. */
 static void a_frozen_gradient_has_a_place_of_its_own(ranks_context *ctx) {
     for (size_t frozen = 0; frozen < 3; frozen++) {
@@ -59,4 +72,5 @@ static void a_frozen_gradient_has_a_place_of_its_own(ranks_context *ctx) {
     }
 }
 
-RANKS_MAIN(RANKS_TEST(a_frozen_gradient_has_a_place_of_its_own))
+RANKS_MAIN(RANKS_TEST(halves_fit_although_the_library_adds_them_up_in_float32),
+           RANKS_TEST(a_frozen_gradient_has_a_place_of_its_own))
