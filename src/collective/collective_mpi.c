@@ -292,8 +292,7 @@ static gsync_status try_segment(mpi_transport *transport, MPI_Comm host, size_t 
                                 bool *is_made) {
     int local_rank;
     TRY_MPI(MPI_Comm_rank(host, &local_rank));
-    gsync_status status =
-        local_rank == 0 ? gs_shared_memory_create(transport->kind, bytes, segment) : GSYNC_OK;
+    gsync_status status = local_rank == 0 ? gs_shared_memory_create(transport->kind, bytes, segment) : GSYNC_OK;
     char token[GS_TOKEN_MAX] = "";
     memcpy(token, segment->token, sizeof token);
     TRY_MPI(MPI_Bcast(token, GS_TOKEN_MAX, MPI_CHAR, 0, host));
@@ -318,8 +317,9 @@ static gsync_status make_segment(mpi_transport *transport, MPI_Comm host, size_t
             return GSYNC_OK;
         }
     }
-    return gs_fail(GSYNC_ERR_TRANSPORT, "the ranks of a host cannot share memory: neither through /proc nor through "
-                                        "/dev/shm (%s)",
+    return gs_fail(GSYNC_ERR_TRANSPORT,
+                   "the ranks of a host cannot share memory: neither through /proc nor through "
+                   "/dev/shm (%s)",
                    gsync_last_error());
 }
 

@@ -74,8 +74,8 @@ static const gs_transport_ops threads_ops = {
 
 /* ---- groups ---- */
 
-static gsync_status make_group(gs_group **out, int rank, int world_size, const gs_segment *segment,
-                               uint32_t timeout_ms, const gs_logger *logger) {
+static gsync_status make_group(gs_group **out, int rank, int world_size, const gs_segment *segment, uint32_t timeout_ms,
+                               const gs_logger *logger) {
     int *hosts = NULL; /* all zero: one host */
     GS_TRY(gs_memory_new(&hosts, (size_t)world_size, sizeof *hosts, "hosts"));
     const gsync_status status =
