@@ -26,8 +26,7 @@ gsync_status gs_comm_read_options(gsync_comm_options *to, const gsync_comm_optio
                        (int)to->progress);
     }
     if ((int)to->log_level < 0 || (int)to->log_level > GSYNC_LOG_TRACE) {
-        return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_comm_options.log_level is %d, which is no level",
-                       (int)to->log_level);
+        return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_comm_options.log_level is %d, which is no level", (int)to->log_level);
     }
     to->timeout_ms = to->timeout_ms == 0 ? TIMEOUT_DEFAULT_MS : to->timeout_ms;
     to->log_level = (int)to->log_level == 0 ? GSYNC_LOG_WARN : to->log_level;
@@ -54,9 +53,8 @@ static void describe(gsync_comm *comm, const char *reason) {
     const gs_group *group = comm->group;
     snprintf(comm->description, sizeof comm->description,
              "transport %s (%s), %d rank%s on %d host%s, progress by %s (%s)", group->ops->name, reason,
-             group->world_size, group->world_size == 1 ? "" : "s", group->host_count,
-             group->host_count == 1 ? "" : "s", comm->engine.has_helper ? "a helper thread" : "the caller's thread",
-             group->helper_note);
+             group->world_size, group->world_size == 1 ? "" : "s", group->host_count, group->host_count == 1 ? "" : "s",
+             comm->engine.has_helper ? "a helper thread" : "the caller's thread", group->helper_note);
 }
 
 gsync_status gs_comm_new(gsync_comm **out, gs_group *group, const gsync_comm_options *options, const char *reason) {
@@ -116,7 +114,7 @@ void gsync_comm_destroy(gsync_comm **handle) {
 
 void gsync_comm_abort(gsync_comm *comm, const char *reason) {
     if (comm != NULL) {
-        gs_abort_box_set(&comm->group->shared->abort_box, comm->group->rank,
+        gs_abort_box_set(&comm->group->shared->abort_box, comm->group->rank, GSYNC_ERR_ABORTED,
                          reason != NULL ? reason : "no reason given");
         gs_group_ring_all(comm->group);
     }

@@ -53,8 +53,7 @@ static void free_parts(gs_group *group) {
 }
 
 gsync_status gs_group_create(gs_group **out, int rank, int world_size, const int *hosts, const gs_transport_ops *ops,
-                             void *transport, const gs_segment *segment, uint32_t timeout_ms,
-                             const gs_logger *logger) {
+                             void *transport, const gs_segment *segment, uint32_t timeout_ms, const gs_logger *logger) {
     gsync_status status = GSYNC_OK;
     gs_group *group = NULL;
     GS_TRY_OR(gs_memory_new(&group, 1, sizeof *group, "group"), fail);
@@ -102,10 +101,11 @@ void gs_group_ring_all(gs_group *group) {
 
 /* ---- abort box ---- */
 
-void gs_abort_box_set(gs_abort_box *box, int rank, const char *text) {
+void gs_abort_box_set(gs_abort_box *box, int rank, gsync_status status, const char *text) {
     uint32_t open = 0;
     if (atomic_compare_exchange_strong(&box->state, &open, 1)) {
         box->rank = rank;
+        box->status = (int32_t)status;
         snprintf(box->text, sizeof box->text, "%s", text);
         atomic_store(&box->state, 2);
     }
@@ -123,6 +123,10 @@ gsync_status gs_abort_box_fail(const gs_abort_box *box) {
     }
     if (atomic_load(&box->state) != 2) {
         return gs_fail(GSYNC_ERR_ABORTED, "aborted by a rank that died while saying why");
+    }
+    if (box->status == GSYNC_ERR_PEER_LOST) {
+        /* Whoever noticed first, a rank that has left is lost to all. */
+        return gs_fail(GSYNC_ERR_PEER_LOST, "noticed by rank %d: %s", box->rank, box->text);
     }
     return gs_fail(GSYNC_ERR_ABORTED, "aborted by rank %d: %s", box->rank, box->text);
 }

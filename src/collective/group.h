@@ -68,6 +68,7 @@ typedef struct gs_transport_ops {
 typedef struct gs_abort_box {
     _Atomic uint32_t state; /* 0 open, 1 being written, 2 set */
     int32_t rank;
+    int32_t status; /* what that rank's operation ended with */
     char text[512];
 } gs_abort_box;
 
@@ -101,9 +102,8 @@ struct gs_group {
 
 /* Fills in everything but the control lane, which gs_group_start opens. `hosts[r]` is the host number of rank r, in
  * order of each host's lowest rank. On success the group owns transport and segment. */
-gsync_status gs_group_create(gs_group **group, int rank, int world_size, const int *hosts,
-                             const gs_transport_ops *ops, void *transport, const gs_segment *segment,
-                             uint32_t timeout_ms, const gs_logger *logger);
+gsync_status gs_group_create(gs_group **group, int rank, int world_size, const int *hosts, const gs_transport_ops *ops,
+                             void *transport, const gs_segment *segment, uint32_t timeout_ms, const gs_logger *logger);
 
 /* Opens the control lane on memory that the transport prepared together with the group's own (see
  * gs_group_segment_bytes). */
@@ -136,7 +136,7 @@ static inline int gs_group_local_to_rank(const gs_group *group, int local_rank) 
 gsync_status gs_group_split_members(gs_group *parent, int color, int key, int *members, int *count, int *own);
 
 /* Sets the box unless it is set. */
-void gs_abort_box_set(gs_abort_box *box, int rank, const char *text);
+void gs_abort_box_set(gs_abort_box *box, int rank, gsync_status status, const char *text);
 bool gs_abort_box_is_set(const gs_abort_box *box);
 /* The failure that a set box means for this rank. */
 gsync_status gs_abort_box_fail(const gs_abort_box *box);

@@ -218,7 +218,7 @@ static bool is_verdict(const gs_lane *lane, gsync_status status) {
 static void break_off(gs_lane *lane, gsync_status status) {
     lane->broken = status;
     lane->stage = GS_LANE_IDLE;
-    gs_lane_give_up(lane, gsync_last_error());
+    gs_lane_give_up(lane, status, gsync_last_error());
     gs_lane_retract(lane);
 }
 
@@ -275,7 +275,7 @@ const gs_lane_outcome *gs_lane_last_outcome(const gs_lane *lane) {
     return &lane->outcome;
 }
 
-void gs_lane_give_up(gs_lane *lane, const char *reason) {
-    gs_abort_box_set(&lane->shared->abort_box, lane->group->rank, reason);
+void gs_lane_give_up(gs_lane *lane, gsync_status status, const char *reason) {
+    gs_abort_box_set(&lane->shared->abort_box, lane->group->rank, status, reason);
     gs_group_ring_all(lane->group);
 }

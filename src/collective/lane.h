@@ -22,12 +22,7 @@ typedef enum gs_lane_kind {
 } gs_lane_kind;
 
 /* What divides the sum. */
-typedef enum gs_divide {
-    GS_DIVIDE_NOT,
-    GS_DIVIDE_WORLD,
-    GS_DIVIDE_PARTICIPANTS,
-    GS_DIVIDE_WEIGHT
-} gs_divide;
+typedef enum gs_divide { GS_DIVIDE_NOT, GS_DIVIDE_WORLD, GS_DIVIDE_PARTICIPANTS, GS_DIVIDE_WEIGHT } gs_divide;
 
 /* How an operation is called in errors: "allreduce", "bucket", ... All ranks must agree on every member. */
 typedef struct gs_lane_topic {
@@ -75,9 +70,9 @@ typedef struct gs_lane_outcome {
 typedef struct gs_lane gs_lane;
 
 typedef struct gs_lane_shape {
-    size_t mail_bytes;         /* per rank */
-    size_t slot_bytes;         /* per rank */
-    size_t reduce_bytes_max;   /* the most that one REDUCE carries, in the wide type */
+    size_t mail_bytes;       /* per rank */
+    size_t slot_bytes;       /* per rank */
+    size_t reduce_bytes_max; /* the most that one REDUCE carries, in the wide type */
 } gs_lane_shape;
 
 /* Collective over the control lane, blocking. bytes of memory for each rank that peers can reach: gs_lane_slots. */
@@ -127,7 +122,7 @@ void gs_lane_agreed_token(const gs_lane *lane, int rank, char *token);
 
 const gs_lane_outcome *gs_lane_last_outcome(const gs_lane *lane);
 
-/* Breaks the lane for all ranks of the host with this rank's reason. */
-void gs_lane_give_up(gs_lane *lane, const char *reason);
+/* Breaks the lane for all ranks of the host with what this rank's operation ended with. */
+void gs_lane_give_up(gs_lane *lane, gsync_status status, const char *reason);
 
 #endif
