@@ -82,11 +82,7 @@ void gs_fail_prefix(const char *format, ...) {
     mark_cut(prefix, length);
 
     char text[GS_FAIL_TEXT_MAX];
-    const size_t head = strlen(prefix);
-    const size_t tail = strlen(last_text);
-    memcpy(text, prefix, head);
-    memcpy(text + head, last_text, tail < sizeof text - head ? tail : sizeof text - head - 1);
-    text[head + tail < sizeof text ? head + tail : sizeof text - 1] = '\0';
-    mark_cut(text, (int)(head + tail));
+    const int whole_length = snprintf(text, sizeof text, "%s%s", prefix, last_text);
+    mark_cut(text, whole_length);
     memcpy(last_text, text, strlen(text) + 1);
 }
