@@ -44,7 +44,7 @@ gsync_status gs_bucket_plan_init(gs_bucket_plan *plan, size_t gradient_count) {
     }
     /* Room for one gradient even where there is none: offsets into NULL would be undefined. */
     const size_t n = gradient_count > 0 ? gradient_count : 1;
-    gsync_status status = GSYNC_OK;
+    gsync_status status;
     plan->gradient_count = gradient_count;
     GS_TRY_OR(gs_memory_new(&plan->buckets, n, sizeof *plan->buckets, "the bucket plan"), failed);
     GS_TRY_OR(gs_memory_new(&plan->members, n, sizeof *plan->members, "the bucket plan"), failed);

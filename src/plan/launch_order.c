@@ -42,9 +42,6 @@ size_t gs_launch_order_fill(gs_launch_order *order, size_t bucket_index) {
 
 size_t gs_launch_order_fill_all(gs_launch_order *order) {
     const size_t left = order->bucket_count - order->next;
-    for (size_t i = order->next; i < order->bucket_count; i++) {
-        order->is_full[i] = true;
-    }
     order->next = order->bucket_count;
     return left;
 }

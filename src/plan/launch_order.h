@@ -13,8 +13,8 @@
 typedef struct gs_launch_order {
     size_t bucket_capacity;
     size_t bucket_count;
-    size_t next; /* the first bucket that has not been launched */
-    bool *is_full;
+    size_t next;   /* the first bucket that has not been launched */
+    bool *is_full; /* of those from next on; what was launched is not looked at again */
 } gs_launch_order;
 
 gsync_status gs_launch_order_init(gs_launch_order *order, size_t bucket_capacity);

@@ -16,7 +16,7 @@ gsync_status gs_ready_ledger_init(gs_ready_ledger *ledger, size_t gradient_count
         return gs_fail(GSYNC_ERR_ARGUMENT, "%zu gradients: a ledger holds fewer than %u", gradient_count, GS_NO_BUCKET);
     }
     const size_t n = gradient_count;
-    gsync_status status = GSYNC_OK;
+    gsync_status status;
     ledger->gradient_count = n;
     GS_TRY_OR(gs_memory_new_aligned(&ledger->marks, n * sizeof *ledger->marks, "the ready ledger"), failed);
     GS_TRY_OR(gs_memory_new_aligned(&ledger->pending, n * sizeof *ledger->pending, "the ready ledger"), failed);

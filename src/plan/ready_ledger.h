@@ -31,8 +31,7 @@ typedef struct gs_ready_ledger {
 gsync_status gs_ready_ledger_init(gs_ready_ledger *ledger, size_t gradient_count);
 void gs_ready_ledger_clear(gs_ready_ledger *ledger);
 
-/* Before each micro-batch, and before the first mark. The plan may have changed. starts_window also forgets what was
- * used. */
+/* Before each micro-batch, also the first. The plan may have changed. starts_window also forgets what was used. */
 void gs_ready_ledger_reset(gs_ready_ledger *ledger, const gs_bucket_plan *plan, bool starts_window);
 
 /*
