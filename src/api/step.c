@@ -375,6 +375,7 @@ static void empty_micro_batch(gsync_reducer *reducer) {
     step.factor = 1.0;
     step.contributes = reducer->window_micro_batches != 0;
     step.has_gradient = step.contributes && !gs_reducer_overwrites(reducer);
+    step.ends_early = true;
     gs_engine_lock(&reducer->comm->engine);
     gs_pipeline_begin(&reducer->pipeline, &step);
     gs_engine_unlock(&reducer->comm->engine);

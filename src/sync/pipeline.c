@@ -143,7 +143,7 @@ static gsync_status post_bucket(gs_pipeline *pipeline) {
         .contributes = pipeline->step.contributes,
         .weight = pipeline->step.weight,
         .micro_batches = pipeline->step.micro_batches,
-        .compares_micro_batches = pipeline->terms.compares_micro_batches,
+        .compares_micro_batches = pipeline->terms.compares_micro_batches && !pipeline->step.ends_early,
         .count = bucket->element_count,
         .dtype = gs_pipeline_wire(pipeline, bucket->dtype),
         .op = GSYNC_SUM,

@@ -44,6 +44,7 @@ typedef struct gs_step_terms {
     double factor;     /* this micro-batch's gradients count this often */
     bool contributes;  /* false: zeros */
     bool has_gradient; /* false: only what earlier micro-batches accumulated */
+    bool ends_early;   /* this rank ran out of data: its window may be shorter than the others' */
 } gs_step_terms;
 
 typedef struct gs_pipeline gs_pipeline;
