@@ -58,15 +58,17 @@ static void write_mail(gs_lane *lane) {
 }
 
 gsync_status gs_lane_post(gs_lane *lane, const gs_lane_operation *operation) {
+    lane->outcome = (gs_lane_outcome){.refusing_rank = -1};
     if (lane->broken != GSYNC_OK) {
         return gs_fail(lane->broken, "an earlier failure ended this communication: destroy and create it anew");
     }
     if (lane->stage != GS_LANE_IDLE || operation->mail_bytes > lane->shape.mail_bytes) {
         return gs_fail(GSYNC_ERR_INTERNAL, "a lane operation was posted out of turn or is too large");
     }
+    /* Also where all ranks would arrive: otherwise it is a matter of luck who still gets a result. */
+    GS_TRY(gs_lane_check_boxes(lane));
     lane->sequence++;
     lane->operation = *operation;
-    lane->outcome = (gs_lane_outcome){.refusing_rank = -1};
     lane->deadline_ns = gs_clock_ns() + (uint64_t)lane->group->timeout_ms * 1000000u;
     write_header(lane);
     if (operation->kind == GS_LANE_GATHER) {

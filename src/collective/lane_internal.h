@@ -111,7 +111,9 @@ void gs_lane_sum_into_slots(gs_lane *lane);
 void gs_lane_sum_into_host(gs_lane *lane);
 void gs_lane_store_host_sum(gs_lane *lane);
 
-/* lane_wait.c: nothing moved; is there a reason to end? GSYNC_OK: keep waiting. */
+/* lane_wait.c: has anybody aborted, or given this lane up? */
+gsync_status gs_lane_check_boxes(const gs_lane *lane);
+/* Nothing moved; is there a reason to end? GSYNC_OK: keep waiting. */
 gsync_status gs_lane_check(gs_lane *lane);
 /* Marks this rank as touching others' memory, unless somebody has left. */
 gsync_status gs_lane_enter(gs_lane *lane);

@@ -76,7 +76,7 @@ static gsync_status check_deadline(const gs_lane *lane) {
                    lane->group->timeout_ms);
 }
 
-static gsync_status check_boxes(const gs_lane *lane) {
+gsync_status gs_lane_check_boxes(const gs_lane *lane) {
     if (gs_abort_box_is_set(&lane->group->shared->abort_box)) {
         return gs_abort_box_fail(&lane->group->shared->abort_box);
     }
@@ -87,13 +87,13 @@ static gsync_status check_boxes(const gs_lane *lane) {
 }
 
 gsync_status gs_lane_check(gs_lane *lane) {
-    GS_TRY(check_boxes(lane));
+    GS_TRY(gs_lane_check_boxes(lane));
     GS_TRY(check_closed(lane));
     return check_deadline(lane);
 }
 
 static gsync_status check_nobody_left(const gs_lane *lane) {
-    GS_TRY(check_boxes(lane));
+    GS_TRY(gs_lane_check_boxes(lane));
     for (int i = 0; i < lane->group->local_count; i++) {
         if (atomic_load(&lane->shared->flags[i].is_closed) != 0) {
             return gs_fail(GSYNC_ERR_PEER_LOST, "rank %d has destroyed its side",
