@@ -60,7 +60,7 @@ static gsync_status rebind(gsync_reducer *reducer, const char *name, void *grad)
         return gs_fail(GSYNC_ERR_UNKNOWN_GRADIENT, "gsync_reducer_rebind: no gradient is called '%s'",
                        name != NULL ? name : "NULL");
     }
-    void *place;
+    void *place = NULL;
     gs_gradient *gradient = &reducer->gradients[index];
     GS_TRY(resolve(gradient, grad, &place));
     const uint32_t other = gs_index_map_find(&reducer->addresses, (uintptr_t)place);
