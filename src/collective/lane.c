@@ -222,6 +222,10 @@ static void break_off(gs_lane *lane, gsync_status status) {
     lane->stage = GS_LANE_IDLE;
     gs_lane_give_up(lane, status, gsync_last_error());
     gs_lane_retract(lane);
+    /* Peers write into our data as well. They start when all have arrived, and none starts after we gave up. */
+    if (lane->operation.kind == GS_LANE_REDUCE && ALL_REACHED(lane, arrived)) {
+        lane->outcome.is_data_touched = true;
+    }
 }
 
 gsync_status gs_lane_progress(gs_lane *lane, bool *is_done, bool *did_work) {

@@ -76,8 +76,12 @@ static void pack(gs_pipeline *pipeline, size_t bucket) {
 }
 
 void *gs_bucket_encode(gs_pipeline *pipeline, size_t bucket) {
+    pipeline->has_in_place = false;
     for (uint32_t i = 0; i < bucket_at(pipeline, bucket)->gradient_count; i++) {
-        pipeline->bytes_reduced += gs_tensor_bytes(&pipeline->gradients[member(pipeline, bucket, i)].tensor);
+        const uint32_t index = member(pipeline, bucket, i);
+        const gs_tensor *tensor = &pipeline->gradients[index].tensor;
+        pipeline->bytes_reduced += gs_tensor_bytes(tensor);
+        pipeline->has_in_place |= tensor->data == place_of(pipeline, bucket, slot_of(pipeline, bucket), index);
     }
     void *in_place = find_contiguous(pipeline, bucket);
     pipeline->is_in_place = in_place != NULL;

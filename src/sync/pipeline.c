@@ -74,6 +74,7 @@ void gs_pipeline_begin(gs_pipeline *pipeline, const gs_step_terms *step) {
     pipeline->bucket = 0;
     pipeline->is_posted = false;
     pipeline->is_in_place = false;
+    pipeline->has_in_place = false;
     pipeline->refused_bucket = SIZE_MAX;
     pipeline->bytes_copied = 0;
     pipeline->bytes_reduced = 0;
@@ -175,7 +176,7 @@ static void word_failure(gs_pipeline *pipeline, gsync_status status) {
         gs_fail_prefix("gradients '%s' to '%s': ", pipeline->gradients[members[0]].name,
                        pipeline->gradients[members[bucket->gradient_count - 1]].name);
     }
-    pipeline->is_torn = outcome->is_data_touched;
+    pipeline->is_torn = outcome->is_data_touched && (pipeline->is_in_place || pipeline->has_in_place);
 }
 
 /* GSYNC_OK with *is_done false: the bucket has to wait. */

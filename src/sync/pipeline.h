@@ -15,8 +15,8 @@
 /* One registered gradient. */
 typedef struct gs_gradient {
     char *name;
-    gs_tensor tensor;  /* where the trainer has it; data NULL: in the library's bucket, at view */
-    void *view;        /* its place in the library's memory, if it was registered without an address */
+    gs_tensor tensor; /* where the trainer has it; data NULL: in the library's bucket, at view */
+    void *view;       /* its place in the library's memory, if it was registered without an address */
     bool has_view;
     void *accumulator; /* GSYNC_CLIENT_OVERWRITES: the window's sum so far, in the wide type */
     bool has_accumulated;
@@ -60,9 +60,10 @@ struct gs_pipeline {
     size_t *slot_offset; /* per bucket of the plan: bytes into this rank's slots */
 
     gs_step_terms step;
-    size_t bucket;    /* the one at work */
-    bool is_posted;   /* its operation is in the lane */
-    bool is_in_place; /* it is reduced in the trainer's own memory */
+    size_t bucket;         /* the one at work */
+    bool is_posted;        /* its operation is in the lane */
+    bool is_in_place;      /* it is reduced in the trainer's own memory, all of it */
+    bool has_in_place;     /* some of it is: the trainer's gradients lie in the slot */
     size_t refused_bucket; /* this rank refuses it; SIZE_MAX: none */
     gsync_status refusal;
     uint32_t refusal_index;

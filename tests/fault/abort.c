@@ -8,7 +8,7 @@
 #include <pthread.h>
 
 static const size_t counts[] = {1000, 300, 2000, 50};
-enum { TENSORS = 4, ROUNDS = 20 };
+enum { TENSORS = 4, ROUNDS = 30 };
 
 /* No call goes through any more, not even one that all ranks make at the same time. */
 static void every_later_call_is_refused(ranks_context *ctx) {
@@ -40,26 +40,51 @@ static void *abort_comm(void *comm) {
     return NULL;
 }
 
+/* A failed step says which gradients hold results; all others are as they were. */
+static void check_what_is_left(const ranks_model *model, uint64_t round, const gsync_step_info *info) {
+    const ranks_context *ctx = model->ctx;
+    CHECK(!info->has_torn_bucket || (ctx->transport == RANKS_THREADS && gsync_bucket_count(model->reducer) > 1));
+    for (size_t i = 0; i < model->tensor_count; i++) {
+        const ranks_tensor *tensor = &model->tensors[i];
+        const size_t bucket = (size_t)gsync_bucket_of(model->reducer, tensor->name);
+        const ranks_source source = {.kind = RANKS_INTEGERS, .round = round, .tensor = i};
+        if (bucket < info->buckets_reduced) {
+            CHECK_REDUCED(ctx, tensor->grad, tensor->count, tensor->dtype, source, (double)ctx->world);
+        } else if (bucket > info->buckets_reduced || !info->has_torn_bucket) {
+            CHECK_OWN(ctx, tensor->grad, tensor->count, tensor->dtype, source);
+        }
+    }
+}
+
+static gsync_status step_until_aborted(ranks_model *model) {
+    gsync_status status = GSYNC_OK;
+    for (uint64_t round = 0; status == GSYNC_OK; round++) {
+        gsync_step_info info = GSYNC_STEP_INFO_INIT;
+        ranks_model_fill(model, RANKS_INTEGERS, round);
+        status = ranks_model_step(model, NULL, &info);
+        if (status == GSYNC_OK) {
+            CHECK_MODEL_MEAN(model, RANKS_INTEGERS, round);
+        } else {
+            check_what_is_left(model, round, &info);
+        }
+    }
+    return status;
+}
+
 /* Another thread aborts while all ranks are in the middle of steps: each ends with a result or with the abort. */
-static void another_thread_may_abort_at_any_moment(ranks_context *ctx) {
+static void abort_somewhere(ranks_context *ctx, size_t bucket_bytes_max) {
     gsync_comm *comm = NULL;
     pthread_t thread;
+    gsync_options options = GSYNC_OPTIONS_INIT;
+    options.bucket_bytes_max = bucket_bytes_max;
     REQUIRE_OK(gsync_comm_split(ctx->comm, 0, 0, &comm));
     ranks_model *model = ranks_model_new(ctx, counts, TENSORS, GSYNC_FLOAT32);
-    REQUIRE_OK(ranks_model_register(model, comm, NULL));
+    REQUIRE_OK(ranks_model_register(model, comm, &options));
     REQUIRE_OK(gsync_reducer_commit(model->reducer));
     if (ctx->rank == ctx->world - 1) {
         REQUIRE_EQ(pthread_create(&thread, NULL, abort_comm, comm), 0);
     }
-    gsync_status status = GSYNC_OK;
-    for (uint64_t round = 0; status == GSYNC_OK; round++) {
-        ranks_model_fill(model, RANKS_INTEGERS, round);
-        status = ranks_model_step(model, NULL, NULL);
-        if (status == GSYNC_OK) {
-            CHECK_MODEL_MEAN(model, RANKS_INTEGERS, round);
-        }
-    }
-    CHECK_EQ(status, GSYNC_ERR_ABORTED);
+    CHECK_EQ(step_until_aborted(model), GSYNC_ERR_ABORTED);
     CHECK_CONTAINS(gsync_last_error(), "from outside");
     if (ctx->rank == ctx->world - 1) {
         pthread_join(thread, NULL);
@@ -68,10 +93,19 @@ static void another_thread_may_abort_at_any_moment(ranks_context *ctx) {
     gsync_comm_destroy(&comm);
 }
 
-static void aborts_again_and_again(ranks_context *ctx) {
+/* One gradient in each bucket: where ranks are threads, these are reduced in place. */
+static void a_bucket_torn_by_an_abort_is_told(ranks_context *ctx) {
     for (int round = 0; round < ROUNDS && !ranks_has_failed(ctx); round++) {
-        another_thread_may_abort_at_any_moment(ctx);
+        abort_somewhere(ctx, 64);
     }
 }
 
-RANKS_MAIN(RANKS_TEST(every_later_call_is_refused), RANKS_TEST(aborts_again_and_again))
+/* Copied into the bucket and back: nothing is ever torn. */
+static void an_abort_leaves_packed_gradients_alone(ranks_context *ctx) {
+    for (int round = 0; round < ROUNDS && !ranks_has_failed(ctx); round++) {
+        abort_somewhere(ctx, SIZE_MAX);
+    }
+}
+
+RANKS_MAIN(RANKS_TEST(every_later_call_is_refused), RANKS_TEST(a_bucket_torn_by_an_abort_is_told),
+           RANKS_TEST(an_abort_leaves_packed_gradients_alone))
