@@ -20,6 +20,7 @@ function(gradsync_configure_target target)
     # Whether gcc thinks that a variable may be uninitialised depends on its version and on what it inlines: a warning.
     # Without contraction a*b+c is rounded twice on every machine, and ranks with different processors agree.
     target_compile_options(${target} PRIVATE
-        ${gradsync_warnings} $<$<BOOL:${GRADSYNC_WERROR}>:-Werror;-Wno-error=maybe-uninitialized> -ffp-contract=off ${gradsync_sanitize})
+        ${gradsync_warnings} $<$<BOOL:${GRADSYNC_WERROR}>:-Werror>
+        $<$<C_COMPILER_ID:GNU>:-Wno-error=maybe-uninitialized> -ffp-contract=off ${gradsync_sanitize})
     target_link_options(${target} PRIVATE ${gradsync_sanitize})
 endfunction()
