@@ -113,12 +113,21 @@ static gsync_status refuse_mark(const gsync_reducer *reducer, uint32_t index) {
                    reducer->comm->group->rank, reducer->gradients[index].name, uses, uses == 1 ? "" : "s");
 }
 
-static gsync_status mark(gsync_reducer *reducer, uint32_t index) {
-    if (reducer->options.checks_writes &&
-        !gs_ready_ledger_is_ready(&reducer->ledger, &reducer->plan, reducer->shapes, index)) {
-        gs_pipeline_note_hash(&reducer->gradients[index]);
+static gs_mark count_mark(gsync_reducer *reducer, uint32_t index) {
+    if (!reducer->options.checks_writes) {
+        return gs_ready_ledger_mark(&reducer->ledger, &reducer->plan, reducer->shapes, index);
     }
-    switch (gs_ready_ledger_mark(&reducer->ledger, &reducer->plan, reducer->shapes, index)) {
+    const gs_mark counted = gs_ready_ledger_count(&reducer->ledger, &reducer->plan, reducer->shapes, index);
+    if (counted != GS_MARK_COUNTED) {
+        return counted;
+    }
+    /* By the last marker alone, since until then another thread may be writing; and before the bucket can go. */
+    gs_pipeline_note_hash(&reducer->gradients[index]);
+    return gs_ready_ledger_complete(&reducer->ledger, &reducer->plan, index);
+}
+
+static gsync_status mark(gsync_reducer *reducer, uint32_t index) {
+    switch (count_mark(reducer, index)) {
     case GS_MARK_TOO_OFTEN:
         return refuse_mark(reducer, index);
     case GS_MARK_BUCKET_FULL:
@@ -280,8 +289,8 @@ static void note_end(gsync_reducer *reducer) {
     info->bytes_reduced = pipeline->bytes_reduced;
     info->bytes_copied = pipeline->bytes_copied;
     for (size_t i = 0; reducer->options.finds_unused && i < reducer->gradient_count; i++) {
-        info->gradients_unused += reducer->shapes[i].is_trainable && reducer->shapes[i].count != 0 &&
-                                  !reducer->gradients[i].is_used_anywhere;
+        info->gradients_unused +=
+            reducer->shapes[i].is_trainable && reducer->shapes[i].count != 0 && !reducer->gradients[i].is_used_anywhere;
     }
 }
 
@@ -332,8 +341,8 @@ static gsync_status end_micro_batch(gsync_reducer *reducer, gsync_status status)
 static gsync_status finish_armed(gsync_reducer *reducer, bool may_refuse) {
     const uint64_t start = gs_clock_ns();
     reducer->info = (gsync_step_info){.struct_size = sizeof reducer->info, .divisor = 1.0};
-    const gsync_status status = reducer->phase == GSYNC_SYNC ? finish_synchronising(reducer, may_refuse)
-                                                             : finish_accumulating(reducer);
+    const gsync_status status =
+        reducer->phase == GSYNC_SYNC ? finish_synchronising(reducer, may_refuse) : finish_accumulating(reducer);
     reducer->info.exposed_ns = gs_clock_ns() - start;
     return end_micro_batch(reducer, status);
 }

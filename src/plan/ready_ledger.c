@@ -67,11 +67,10 @@ static uint32_t count_mark(_Atomic uint32_t *marks, uint32_t uses) {
     return seen + 1;
 }
 
-gs_mark gs_ready_ledger_mark(gs_ready_ledger *ledger, const gs_bucket_plan *plan, const gs_plan_gradient *gradients,
-                             uint32_t gradient_index) {
+gs_mark gs_ready_ledger_count(gs_ready_ledger *ledger, const gs_bucket_plan *plan, const gs_plan_gradient *gradients,
+                              uint32_t gradient_index) {
     assert(gradient_index < ledger->gradient_count);
-    const uint32_t bucket_index = plan->bucket_of[gradient_index];
-    if (bucket_index == GS_NO_BUCKET) {
+    if (plan->bucket_of[gradient_index] == GS_NO_BUCKET) {
         return GS_MARK_COUNTED;
     }
     const uint32_t uses = gradients[gradient_index].uses;
@@ -80,14 +79,25 @@ gs_mark gs_ready_ledger_mark(gs_ready_ledger *ledger, const gs_bucket_plan *plan
         return GS_MARK_TOO_OFTEN;
     }
     atomic_store_explicit(&ledger->is_used[gradient_index], 1, memory_order_relaxed);
-    if (marks < uses) {
-        return GS_MARK_MORE_USES;
+    return marks < uses ? GS_MARK_MORE_USES : GS_MARK_COUNTED;
+}
+
+gs_mark gs_ready_ledger_complete(gs_ready_ledger *ledger, const gs_bucket_plan *plan, uint32_t gradient_index) {
+    const uint32_t bucket_index = plan->bucket_of[gradient_index];
+    if (bucket_index == GS_NO_BUCKET) {
+        return GS_MARK_COUNTED;
     }
     const uint32_t position = atomic_fetch_add_explicit(&ledger->order_count, 1, memory_order_relaxed);
     atomic_store_explicit(&ledger->order[position], gradient_index, memory_order_relaxed);
     /* Release hands this gradient to whoever completes the bucket; acquire takes over those of the other markers. */
     const uint32_t pending = atomic_fetch_sub_explicit(&ledger->pending[bucket_index], 1, memory_order_acq_rel);
     return pending == 1 ? GS_MARK_BUCKET_FULL : GS_MARK_COUNTED;
+}
+
+gs_mark gs_ready_ledger_mark(gs_ready_ledger *ledger, const gs_bucket_plan *plan, const gs_plan_gradient *gradients,
+                             uint32_t gradient_index) {
+    const gs_mark counted = gs_ready_ledger_count(ledger, plan, gradients, gradient_index);
+    return counted == GS_MARK_COUNTED ? gs_ready_ledger_complete(ledger, plan, gradient_index) : counted;
 }
 
 bool gs_ready_ledger_is_ready(const gs_ready_ledger *ledger, const gs_bucket_plan *plan,

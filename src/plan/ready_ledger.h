@@ -41,6 +41,15 @@ void gs_ready_ledger_reset(gs_ready_ledger *ledger, const gs_bucket_plan *plan, 
 gs_mark gs_ready_ledger_mark(gs_ready_ledger *ledger, const gs_bucket_plan *plan, const gs_plan_gradient *gradients,
                              uint32_t gradient_index);
 
+/*
+ * The same in two calls, for who has something to do with a gradient after its last mark and before its bucket can
+ * become full: exactly one thread gets GS_MARK_COUNTED from the first, sees what the other markers of the gradient
+ * wrote, and then makes the second.
+ */
+gs_mark gs_ready_ledger_count(gs_ready_ledger *ledger, const gs_bucket_plan *plan, const gs_plan_gradient *gradients,
+                              uint32_t gradient_index);
+gs_mark gs_ready_ledger_complete(gs_ready_ledger *ledger, const gs_bucket_plan *plan, uint32_t gradient_index);
+
 /* True once all uses of the gradient were marked, and always for gradients that are in no bucket. */
 bool gs_ready_ledger_is_ready(const gs_ready_ledger *ledger, const gs_bucket_plan *plan,
                               const gs_plan_gradient *gradients, uint32_t gradient_index);
