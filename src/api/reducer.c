@@ -196,8 +196,8 @@ static gsync_status check_new(const gsync_reducer *reducer, const char *name, co
 /* Everything that can fail, before anything is entered. */
 static gsync_status make_room(gsync_reducer *reducer, const char *name, char **copy) {
     const size_t count = reducer->gradient_count;
-    GS_TRY(gs_memory_grow((void *)&reducer->gradients, &reducer->gradient_capacity, count,
-                          sizeof *reducer->gradients, "gradients"));
+    GS_TRY(gs_memory_grow((void *)&reducer->gradients, &reducer->gradient_capacity, count, sizeof *reducer->gradients,
+                          "gradients"));
     GS_TRY(gs_memory_grow((void *)&reducer->shapes, &reducer->shape_capacity, count, sizeof *reducer->shapes,
                           "gradients"));
     GS_TRY(gs_index_map_reserve(&reducer->addresses, count + 1));
@@ -253,15 +253,14 @@ gsync_status gsync_reducer_add(gsync_reducer *reducer, const char *name, void *g
     return gs_comm_report(comm_of(reducer), add(reducer, name, &tensor));
 }
 
-gsync_status gsync_reducer_add_matrix(gsync_reducer *reducer, const char *name, void *grad, size_t rows,
-                                      size_t columns, size_t row_pitch, gsync_dtype dtype) {
-    const gs_tensor tensor = {
-        .data = grad, .rows = rows, .columns = columns, .row_pitch = row_pitch, .dtype = dtype};
+gsync_status gsync_reducer_add_matrix(gsync_reducer *reducer, const char *name, void *grad, size_t rows, size_t columns,
+                                      size_t row_pitch, gsync_dtype dtype) {
+    const gs_tensor tensor = {.data = grad, .rows = rows, .columns = columns, .row_pitch = row_pitch, .dtype = dtype};
     if (reducer != NULL && grad == NULL && row_pitch != columns) {
-        return gs_comm_report(reducer->comm,
-                              gs_fail(GSYNC_ERR_ARGUMENT, "gradient '%s': in the library's memory rows are dense: "
-                                                          "row_pitch must equal columns",
-                                      name != NULL ? name : ""));
+        return gs_comm_report(reducer->comm, gs_fail(GSYNC_ERR_ARGUMENT,
+                                                     "gradient '%s': in the library's memory rows are dense: "
+                                                     "row_pitch must equal columns",
+                                                     name != NULL ? name : ""));
     }
     return gs_comm_report(comm_of(reducer), add(reducer, name, &tensor));
 }
@@ -274,6 +273,7 @@ static gsync_status set_uses(gsync_reducer *reducer, const char *name, uint32_t 
         return gs_fail(GSYNC_ERR_ARGUMENT, "gradient '%s': uses is 0: leave a gradient that is never used out", name);
     }
     reducer->shapes[index].uses = uses;
+    reducer->has_shared_weights = reducer->has_shared_weights || uses > 1;
     return GSYNC_OK;
 }
 

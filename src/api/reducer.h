@@ -7,10 +7,10 @@
 #include "plan/launch_order.h"
 
 typedef enum gs_reducer_stage {
-    GS_REDUCER_OPEN,   /* gradients are being added, or commit has to be called again */
-    GS_REDUCER_IDLE,   /* between micro-batches */
-    GS_REDUCER_ARMED,  /* between begin and finish */
-    GS_REDUCER_FAILED  /* can only be destroyed */
+    GS_REDUCER_OPEN,  /* gradients are being added, or commit has to be called again */
+    GS_REDUCER_IDLE,  /* between micro-batches */
+    GS_REDUCER_ARMED, /* between begin and finish */
+    GS_REDUCER_FAILED /* can only be destroyed */
 } gs_reducer_stage;
 
 struct gsync_reducer {
@@ -28,6 +28,7 @@ struct gsync_reducer {
     gs_index_map addresses;
     gs_index_map names;
     bool has_views;
+    bool has_shared_weights; /* gradients with several uses */
 
     /* The plan and what follows it. */
     gs_bucket_plan plan;
@@ -47,7 +48,7 @@ struct gsync_reducer {
     double micro_weight;
     uint64_t step; /* synchronised windows so far */
     bool is_synced;
-    bool has_finished; /* at least one micro-batch */
+    bool has_finished;    /* at least one micro-batch */
     gsync_step_info info; /* of the last finish */
 };
 

@@ -63,7 +63,15 @@ gsync_status gsync_begin(gsync_reducer *reducer, gsync_phase phase) {
 }
 
 static bool has_marks(const gsync_reducer *reducer) {
-    return reducer->gradient_count != 0 && atomic_load(&reducer->ledger.order_count) != 0;
+    if (reducer->gradient_count == 0) {
+        return false;
+    }
+    bool has_any = atomic_load(&reducer->ledger.order_count) != 0;
+    /* Some, but not all, of a shared weight's marks are in no order yet. */
+    for (size_t i = 0; reducer->has_shared_weights && !has_any && i < reducer->gradient_count; i++) {
+        has_any = atomic_load_explicit(&reducer->ledger.marks[i], memory_order_relaxed) != 0;
+    }
+    return has_any;
 }
 
 static gsync_status set_weight(gsync_reducer *reducer, double weight) {

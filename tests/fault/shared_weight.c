@@ -60,4 +60,26 @@ static void a_shared_weight_may_be_marked_by_several_threads(ranks_context *ctx)
     gsync_reducer_destroy(&user.reducer);
 }
 
-RANKS_MAIN(RANKS_TEST(a_shared_weight_may_be_marked_by_several_threads))
+/* The first of two marks is a mark: the micro-batch has begun, and is not empty. */
+static void one_of_two_marks_counts_as_a_mark(ranks_context *ctx) {
+    gsync_reducer *reducer = NULL;
+    float *grad = ranks_memory(ctx, sizeof *grad);
+    gsync_options options = GSYNC_OPTIONS_INIT;
+    options.op = GSYNC_WEIGHTED_MEAN;
+    REQUIRE_OK(gsync_reducer_create(&reducer, ctx->comm, &options));
+    CHECK_OK(gsync_reducer_add(reducer, "shared", grad, 1, GSYNC_FLOAT32));
+    CHECK_OK(gsync_reducer_set_uses(reducer, "shared", 2));
+    CHECK_OK(gsync_reducer_commit(reducer));
+    *grad = 6.0f;
+    CHECK_OK(gsync_begin(reducer, GSYNC_SYNC));
+    CHECK_OK(gsync_set_weight(reducer, 2.0));
+    CHECK_OK(gsync_ready(reducer, grad));
+    CHECK_STATUS(gsync_set_weight(reducer, 100.0), GSYNC_ERR_STATE);
+    CHECK_STATUS(gsync_finish_empty(reducer, NULL), GSYNC_ERR_STATE);
+    CHECK_OK(gsync_ready(reducer, grad));
+    CHECK_OK(gsync_finish(reducer, NULL));
+    CHECK_REAL(*grad, 3.0);
+    gsync_reducer_destroy(&reducer);
+}
+
+RANKS_MAIN(RANKS_TEST(a_shared_weight_may_be_marked_by_several_threads), RANKS_TEST(one_of_two_marks_counts_as_a_mark))
