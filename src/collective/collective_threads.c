@@ -131,9 +131,7 @@ static gsync_status make_part(gs_group *parent, const int *members, int count, i
     gsync_status status = own == 0 ? heap_create(NULL, bytes, segment) : GSYNC_OK;
     GS_TRY(gs_lane_agree(parent->control, "comm_split", status, segment->token));
     if (own != 0) {
-        char token[GS_TOKEN_MAX];
-        gs_lane_agreed_token(parent->control, members[0], token);
-        status = heap_attach(NULL, token, bytes, segment);
+        status = gs_lane_attach(parent->control, members[0], bytes, segment);
     }
     /* Nobody may leave before all have attached. */
     return gs_lane_agree(parent->control, "comm_split", status, NULL);

@@ -117,8 +117,8 @@ gsync_status gs_lane_run(gs_lane *lane, const gs_lane_operation *operation, gs_i
  * travels along.
  */
 gsync_status gs_lane_agree(gs_lane *lane, const char *what, gsync_status own, const char *token);
-/* After a successful gs_lane_agree and until the next operation: copies a rank's token, GS_TOKEN_MAX bytes. */
-void gs_lane_agreed_token(const gs_lane *lane, int rank, char *token);
+/* After a successful gs_lane_agree, and before the next operation: maps the memory that this rank's token names. */
+gsync_status gs_lane_attach(gs_lane *lane, int rank, size_t bytes, gs_segment *segment);
 
 const gs_lane_outcome *gs_lane_last_outcome(const gs_lane *lane);
 

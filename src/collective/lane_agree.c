@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "collective/lane.h"
+#include "collective/lane_internal.h"
 
 #include <stdio.h>
 #include <string.h>

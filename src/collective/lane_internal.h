@@ -111,6 +111,9 @@ void gs_lane_sum_into_slots(gs_lane *lane);
 void gs_lane_sum_into_host(gs_lane *lane);
 void gs_lane_store_host_sum(gs_lane *lane);
 
+/* lane_agree.c: after gs_lane_agree and until the next operation: copies a rank's token, GS_TOKEN_MAX bytes. */
+void gs_lane_agreed_token(const gs_lane *lane, int rank, char *token);
+
 /* lane_wait.c: has anybody aborted, or given this lane up? */
 gsync_status gs_lane_check_boxes(const gs_lane *lane);
 /* Nothing moved; is there a reason to end? GSYNC_OK: keep waiting. */

@@ -118,6 +118,17 @@ gsync_status gs_lane_open_in(gs_group *group, const gs_lane_shape *shape, void *
 
 /* ---- opening together ---- */
 
+gsync_status gs_lane_attach(gs_lane *lane, int rank, size_t bytes, gs_segment *segment) {
+    const gs_group *group = lane->group;
+    char token[GS_TOKEN_MAX];
+    gs_lane_agreed_token(lane, rank, token);
+    /* As for data of others: if they give up while we attach, they wait for us before they free the memory. */
+    GS_TRY(gs_lane_enter(lane));
+    const gsync_status status = group->ops->segment_attach(group->transport, token, bytes, segment);
+    gs_lane_leave(lane);
+    return status;
+}
+
 static gsync_status create_segment(gs_group *group, gs_lane *lane, const lane_layout *layout) {
     GS_TRY(group->ops->segment_create(group->transport, layout->total, &lane->segment));
     lane->owns_segment = true;
@@ -128,9 +139,7 @@ static gsync_status attach_segment(gs_group *group, gs_lane *lane, const lane_la
     if (group->local_rank == 0) {
         return GSYNC_OK;
     }
-    char token[GS_TOKEN_MAX];
-    gs_lane_agreed_token(group->control, gs_group_local_to_rank(group, 0), token);
-    GS_TRY(group->ops->segment_attach(group->transport, token, layout->total, &lane->segment));
+    GS_TRY(gs_lane_attach(group->control, gs_group_local_to_rank(group, 0), layout->total, &lane->segment));
     lane->owns_segment = true;
     return GSYNC_OK;
 }
