@@ -29,8 +29,7 @@ static bool move_all(gs_engine *engine, bool *is_waiting) {
 /* Sleeps until there is something to do that no caller does. False: stop. */
 static bool park(gs_engine *engine, uint32_t handled) {
     pthread_mutex_lock(&engine->gate);
-    while (!engine->is_stopping &&
-           (atomic_load(&engine->attending) > 0 || atomic_load(&engine->kicks) == handled)) {
+    while (!engine->is_stopping && (atomic_load(&engine->attending) > 0 || atomic_load(&engine->kicks) == handled)) {
         pthread_cond_wait(&engine->wake, &engine->gate);
     }
     const bool goes_on = !engine->is_stopping;
