@@ -160,7 +160,11 @@ void gs_engine_kick(gs_engine *engine) {
     atomic_fetch_add(&engine->kicks, 1);
     if (!engine->has_helper) {
         gs_engine_idle(engine);
-    } else if (atomic_load(&engine->attending) == 0) {
+        return;
+    }
+    /* Whoever makes progress may be asleep, waiting for peers with the buckets of another reducer. */
+    gs_bell_ring(gs_group_bell(engine->group));
+    if (atomic_load(&engine->attending) == 0) {
         wake_helper(engine);
     }
 }
