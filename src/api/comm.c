@@ -105,9 +105,12 @@ void gsync_comm_destroy(gsync_comm **handle) {
     *handle = NULL;
     atomic_store(&comm->is_destroyed, 1);
     gs_engine_stop(&comm->engine);
+    /* Another thread may be destroying a reducer. */
+    gs_engine_lock(&comm->engine);
     for (gs_pipeline *pipeline = comm->engine.pipelines; pipeline != NULL; pipeline = pipeline->next_pipeline) {
         gs_lane_retire(pipeline->lane);
     }
+    gs_engine_unlock(&comm->engine);
     gs_lane_retire(comm->group->control);
     gs_comm_release(comm);
 }

@@ -5,6 +5,8 @@
 
 #include "ranks.h"
 
+#include <pthread.h>
+
 static const size_t counts[] = {1000, 300, 2000, 50};
 enum { TENSORS = 4, ROUNDS = 25 };
 
@@ -58,5 +60,35 @@ static void a_rank_that_destroys_its_communicator_is_lost_to_all(ranks_context *
     CHECK_STATUS(gsync_barrier(ctx->comm), GSYNC_ERR_PEER_LOST);
 }
 
-RANKS_MAIN(RANKS_TEST(a_rank_that_destroys_its_reducer_is_lost_to_all),
+enum { REDUCERS = 8 };
+
+static void *destroy_reducers(void *argument) {
+    gsync_reducer **reducers = argument;
+    for (int i = 0; i < REDUCERS; i++) {
+        gsync_reducer_destroy(&reducers[i]);
+    }
+    return NULL;
+}
+
+/* In any order, so also at the same time. */
+static void reducers_and_their_communicator_may_go_together(ranks_context *ctx) {
+    for (int round = 0; round < ROUNDS && !ranks_has_failed(ctx); round++) {
+        gsync_comm *comm = NULL;
+        gsync_reducer *reducers[REDUCERS] = {NULL};
+        float grads[REDUCERS];
+        pthread_t thread;
+        REQUIRE_OK(gsync_comm_split(ctx->comm, 0, 0, &comm));
+        for (int i = 0; i < REDUCERS; i++) {
+            REQUIRE_OK(gsync_reducer_create(&reducers[i], comm, NULL));
+            REQUIRE_OK(gsync_reducer_add(reducers[i], "p", &grads[i], 1, GSYNC_FLOAT32));
+            REQUIRE_OK(gsync_reducer_commit(reducers[i]));
+        }
+        REQUIRE_EQ(pthread_create(&thread, NULL, destroy_reducers, reducers), 0);
+        gsync_comm_destroy(&comm);
+        pthread_join(thread, NULL);
+    }
+}
+
+RANKS_MAIN(RANKS_TEST(reducers_and_their_communicator_may_go_together),
+           RANKS_TEST(a_rank_that_destroys_its_reducer_is_lost_to_all),
            RANKS_TEST(a_rank_that_destroys_its_communicator_is_lost_to_all))
