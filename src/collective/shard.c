@@ -76,14 +76,14 @@ static void combine(gs_wide_block *restrict wide, const void *source, gsync_dtyp
 
 /* ---- wide = wide / divisor ---- */
 
-/* The reciprocal of a power of two is exact, and so is every product with it that the quotient rounds to. */
-static bool is_power_of_two(double value) {
-    int exponent;
-    return frexp(value, &exponent) == 0.5;
+/* A power of two whose reciprocal is a normal float32: the product rounds to what the quotient rounds to. */
+static bool has_exact_reciprocal(double value) {
+    int exponent; /* value = 2^(exponent - 1) */
+    return frexp(value, &exponent) == 0.5 && exponent >= -126 && exponent <= 127;
 }
 
 static void divide_floats(float *wide, double divisor, size_t count) {
-    if (is_power_of_two(divisor)) {
+    if (has_exact_reciprocal(divisor)) {
         const float factor = (float)(1.0 / divisor);
         for (size_t k = 0; k < count; k++) {
             wide[k] *= factor;
@@ -123,7 +123,7 @@ static bool reduce_two_floats(const gs_shard_job *job) {
         job->sources[1] != job->targets[1] || job->sources[0] == job->sources[1]) {
         return false;
     }
-    if (!is_power_of_two(job->divisor)) {
+    if (!has_exact_reciprocal(job->divisor)) {
         return false;
     }
     float *restrict a = (float *)job->targets[0] + job->first;
