@@ -21,8 +21,13 @@ typedef struct mpi_transport {
     MPI_Comm hosts; /* the first ranks of the hosts, in the order of hosts; MPI_COMM_NULL on the others */
     gs_shared_memory_kind kind;
     uint32_t ranks_per_host;
-    pthread_mutex_t lock; /* one MPI call at a time: the caller's thread and the helper both make them */
 } mpi_transport;
+
+/*
+ * One MPI call at a time: callers' threads and the helpers of all communicators make them, and MPI_THREAD_SERIALIZED
+ * counts the calls of a process. So there is one lock, as there is one MPI.
+ */
+static pthread_mutex_t mpi_calls = PTHREAD_MUTEX_INITIALIZER;
 
 static gsync_status translate(int code, const char *call) {
     if (code == MPI_SUCCESS) {
@@ -166,19 +171,19 @@ static gsync_status check_alive(void) {
 
 static gsync_status net_post(gs_net *net, const gs_net_transfer *transfers, size_t count) {
     GS_TRY(check_alive());
-    pthread_mutex_lock(&net->transport->lock);
+    pthread_mutex_lock(&mpi_calls);
     net->count = 0;
     const gsync_status status = post_all(net, transfers, count);
-    pthread_mutex_unlock(&net->transport->lock);
+    pthread_mutex_unlock(&mpi_calls);
     return status;
 }
 
 static gsync_status net_test(gs_net *net, bool *is_done) {
     GS_TRY(check_alive());
     int flag = 0;
-    pthread_mutex_lock(&net->transport->lock);
+    pthread_mutex_lock(&mpi_calls);
     const int code = MPI_Testall((int)net->count, net->requests, &flag, MPI_STATUSES_IGNORE);
-    pthread_mutex_unlock(&net->transport->lock);
+    pthread_mutex_unlock(&mpi_calls);
     GS_TRY(translate(code, "MPI_Testall"));
     *is_done = flag != 0;
     if (*is_done) {
@@ -207,9 +212,9 @@ static bool cancel_all(gs_net *net) {
 static bool net_close(gs_net *net) {
     bool is_pinned = false;
     if (!is_finalized()) {
-        pthread_mutex_lock(&net->transport->lock);
+        pthread_mutex_lock(&mpi_calls);
         is_pinned = cancel_all(net);
-        pthread_mutex_unlock(&net->transport->lock);
+        pthread_mutex_unlock(&mpi_calls);
     }
     gs_memory_free(net->requests);
     gs_memory_free(net);
@@ -228,7 +233,6 @@ static void destroy(void *pointer) {
             MPI_Comm_free(&transport->comm);
         }
     }
-    pthread_mutex_destroy(&transport->lock);
     gs_memory_free(transport);
 }
 
@@ -328,6 +332,7 @@ static void note_thread_level(gs_group *group) {
     MPI_Query_thread(&level);
     const bool is_alone = group->host_count == 1;
     group->allows_helper = level >= MPI_THREAD_SERIALIZED || (level == MPI_THREAD_FUNNELED && is_alone);
+    group->is_funneled = level < MPI_THREAD_SERIALIZED && !is_alone;
     group->helper_note = level == MPI_THREAD_SINGLE     ? "MPI_THREAD_SINGLE"
                          : level == MPI_THREAD_FUNNELED ? "MPI_THREAD_FUNNELED"
                                                         : "MPI offers threads";
@@ -416,7 +421,6 @@ static gsync_status new_transport(mpi_transport **out) {
     GS_TRY(gs_memory_new(&transport, 1, sizeof *transport, "MPI transport"));
     transport->comm = MPI_COMM_NULL;
     transport->hosts = MPI_COMM_NULL;
-    pthread_mutex_init(&transport->lock, NULL);
     *out = transport;
     return GSYNC_OK;
 }

@@ -96,6 +96,7 @@ struct gs_group {
     gs_group_shared *shared;
     bool allows_helper;      /* a thread of our own may drive the lanes */
     const char *helper_note; /* why, or why not */
+    bool is_funneled;        /* only the thread that made the group may drive the lanes */
     struct gs_lane *control; /* for the calls of the communicator itself */
     uint32_t lane_count;     /* lanes opened so far: numbers them alike on all ranks */
 };

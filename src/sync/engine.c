@@ -71,6 +71,7 @@ static void wake_helper(gs_engine *engine) {
 void gs_engine_init(gs_engine *engine, gs_group *group, bool has_helper) {
     memset(engine, 0, sizeof *engine);
     engine->group = group;
+    engine->maker = pthread_self();
     engine->has_helper = has_helper;
     pthread_mutex_init(&engine->work, NULL);
     pthread_mutex_init(&engine->gate, NULL);
@@ -156,10 +157,17 @@ void gs_engine_remove(gs_engine *engine, gs_pipeline *pipeline) {
 
 /* ---- callers ---- */
 
+/* Marks may come from any thread, also where MPI allows calls by one only: then they leave the work to it. */
+static bool may_move(const gs_engine *engine) {
+    return !engine->group->is_funneled || pthread_equal(pthread_self(), engine->maker);
+}
+
 void gs_engine_kick(gs_engine *engine) {
     atomic_fetch_add(&engine->kicks, 1);
     if (!engine->has_helper) {
-        gs_engine_idle(engine);
+        if (may_move(engine)) {
+            gs_engine_idle(engine);
+        }
         return;
     }
     /* Whoever makes progress may be asleep, waiting for peers with the buckets of another reducer. */

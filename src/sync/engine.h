@@ -15,6 +15,7 @@
 
 typedef struct gs_engine {
     gs_group *group;
+    pthread_t maker; /* of the communicator: the main thread, where MPI knows no other */
     bool has_helper;
     bool is_running; /* the helper's thread */
     pthread_t thread;
