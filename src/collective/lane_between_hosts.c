@@ -27,6 +27,7 @@ gsync_status gs_lane_send_headers(gs_lane *lane) {
     size_t n = 0;
     for (int host = 0; host < group->host_count; host++) {
         if (host != group->host) {
+            headers[group->host_first_seat[host]].kind = 0; /* still missing, should the deadline pass */
             n = add_transfer(lane, n, host, &headers[group->host_first_seat[group->host]],
                              seats_of(group, group->host) * sizeof *headers, true);
             n = add_transfer(lane, n, host, &headers[group->host_first_seat[host]],

@@ -45,17 +45,55 @@ static gsync_status check_closed(const gs_lane *lane) {
     return GSYNC_OK;
 }
 
-static void list_missing(const gs_lane *lane, char *text, size_t size) {
-    size_t used = 0;
-    text[0] = '\0';
-    for (int i = 0; i < lane->group->local_count && used + 16 < size; i++) {
-        if (is_missing(lane, i)) {
-            const int rank = gs_group_local_to_rank(lane->group, i);
-            used += (size_t)snprintf(text + used, size - used, "%s%d", used == 0 ? "" : ", ", rank);
+/* Ranks in words: "1, 4". */
+typedef struct rank_list {
+    char text[160];
+    size_t used;
+    int count;
+} rank_list;
+
+static void append(rank_list *list, int rank) {
+    if (list->used + 40 < sizeof list->text) {
+        list->used += (size_t)snprintf(list->text + list->used, sizeof list->text - list->used, "%s%d",
+                                       list->used == 0 ? "" : ", ", rank);
+    }
+    list->count++;
+}
+
+static void append_host(const gs_lane *lane, int host, rank_list *list) {
+    for (int seat = lane->group->host_first_seat[host]; seat < lane->group->host_first_seat[host + 1]; seat++) {
+        append(list, lane->group->rank_of_seat[seat]);
+    }
+}
+
+/* A host sends when all its ranks have done their part, so which of them is late is known only there. */
+static void append_other_hosts(const gs_lane *lane, rank_list *list) {
+    const gs_group *group = lane->group;
+    for (int host = 0; host < group->host_count; host++) {
+        const bool has_sent =
+            lane->stage == GS_LANE_NET_HEADERS && gs_lane_headers(lane)[group->host_first_seat[host]].kind != 0;
+        if (host != group->host && !has_sent) {
+            append_host(lane, host, list);
         }
     }
-    if (used == 0) {
-        snprintf(text, size, "of another host");
+}
+
+static void list_missing(const gs_lane *lane, rank_list *list) {
+    for (int i = 0; i < lane->group->local_count; i++) {
+        if (is_missing(lane, i)) {
+            append(list, gs_group_local_to_rank(lane->group, i));
+        }
+    }
+    switch (lane->stage) {
+    case GS_LANE_ARRIVING:
+    case GS_LANE_SUMMING:
+    case GS_LANE_FINISHING:
+        return;
+    default:
+        append_other_hosts(lane, list);
+    }
+    if (list->count > 1) {
+        snprintf(list->text + list->used, sizeof list->text - list->used, " (one or more of them)");
     }
 }
 
@@ -64,16 +102,16 @@ static gsync_status check_deadline(const gs_lane *lane) {
         return GSYNC_OK;
     }
     char here[64];
-    char missing[128];
+    rank_list missing = {.count = 0};
     gs_lane_describe(&lane->operation.topic, here, sizeof here);
-    list_missing(lane, missing, sizeof missing);
-    return gs_fail(GSYNC_ERR_TIMEOUT,
-                   "%s: rank %s %s within %u ms: look for an error or a hang there, or raise timeout_ms", here, missing,
-                   lane->stage == GS_LANE_ARRIVING || lane->stage == GS_LANE_NET_HEADERS ||
-                           lane->stage == GS_LANE_WAIT_HEADERS
-                       ? "did not arrive"
-                       : "did not finish",
-                   lane->group->timeout_ms);
+    list_missing(lane, &missing);
+    return gs_fail(
+        GSYNC_ERR_TIMEOUT, "%s: rank %s %s within %u ms: look for an error or a hang there, or raise timeout_ms", here,
+        missing.text,
+        lane->stage == GS_LANE_ARRIVING || lane->stage == GS_LANE_NET_HEADERS || lane->stage == GS_LANE_WAIT_HEADERS
+            ? "did not arrive"
+            : "did not finish",
+        lane->group->timeout_ms);
 }
 
 gsync_status gs_lane_check_boxes(const gs_lane *lane) {
