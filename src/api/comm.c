@@ -57,12 +57,18 @@ static void describe(gsync_comm *comm, const char *reason) {
              comm->engine.has_helper ? "a helper thread" : "the caller's thread", group->helper_note);
 }
 
-gsync_status gs_comm_new(gsync_comm **out, gs_group *group, const gsync_comm_options *options, const char *reason) {
-    gsync_comm *comm = NULL;
+gsync_status gs_comm_allocate(gsync_comm **comm) {
+    return gs_memory_new(comm, 1, sizeof **comm, "communicator");
+}
+
+static gsync_status start(gsync_comm *comm, gs_group *group, const gsync_comm_options *options, const char *reason) {
     bool has_helper = false;
-    gsync_status status = GSYNC_OK;
-    GS_TRY_OR(choose_progress(group, options->progress, &has_helper), fail);
-    GS_TRY_OR(gs_memory_new(&comm, 1, sizeof *comm, "communicator"), fail);
+    const gsync_status status = choose_progress(group, options->progress, &has_helper);
+    if (status != GSYNC_OK) {
+        gs_group_destroy(group);
+        gs_memory_free(comm);
+        return status;
+    }
     comm->users = 1;
     comm->group = group;
     comm->options = *options;
@@ -76,11 +82,28 @@ gsync_status gs_comm_new(gsync_comm **out, gs_group *group, const gsync_comm_opt
                group->rank, group->helper_note);
     }
     GS_LOG(&comm->logger, GSYNC_LOG_INFO, "rank %d: %s", group->rank, comm->description);
+    return GSYNC_OK;
+}
+
+gsync_status gs_comm_give(gsync_comm **out, gsync_comm *comm, gsync_status status, gs_group *group,
+                          const gsync_comm_options *options, const char *reason) {
+    if (status != GSYNC_OK) {
+        gs_memory_free(comm);
+        return status;
+    }
+    GS_TRY(start(comm, group, options, reason));
     *out = comm;
     return GSYNC_OK;
-fail:
-    gs_group_destroy(group);
-    return status;
+}
+
+/* Takes over the group, also when it fails. */
+static gsync_status wrap(gsync_comm **out, gs_group *group, const gsync_comm_options *options, const char *reason) {
+    gsync_comm *comm = NULL;
+    const gsync_status status = gs_comm_allocate(&comm);
+    if (status != GSYNC_OK) {
+        gs_group_destroy(group);
+    }
+    return gs_comm_give(out, comm, status, group, options, reason);
 }
 
 void gs_comm_hold(gsync_comm *comm) {
@@ -148,7 +171,7 @@ static gsync_status create_single(gsync_comm **comm, const gsync_comm_options *o
     const gs_logger logger = gs_comm_logger(options);
     GS_TRY(gs_threads_create(&group, 1, options->timeout_ms, &logger));
     group->helper_note = "a single rank";
-    return gs_comm_new(comm, group, options, reason);
+    return wrap(comm, group, options, reason);
 }
 
 /* How many processes an MPI launcher says it started; 0: there is none. */
@@ -177,10 +200,11 @@ static gsync_status create_mpi(gsync_comm **comm, const gsync_comm_options *opti
     const gs_mpi_settings settings = {.timeout_ms = options->timeout_ms,
                                       .ranks_per_host = options->ranks_per_host,
                                       .logger = gs_comm_logger(options)};
+    gsync_comm *made = NULL;
     gs_group *group = NULL;
     GS_TRY(gs_mpi_ensure_initialized());
-    GS_TRY(gs_mpi_create_world(&group, &settings));
-    return gs_comm_new(comm, group, options, reason);
+    const gsync_status status = gs_mpi_create_world(&group, gs_comm_allocate(&made), &settings);
+    return gs_comm_give(comm, made, status, group, options, reason);
 }
 
 static bool is_mpi_running(void) {
@@ -241,7 +265,7 @@ gsync_status gsync_comm_create(gsync_comm **comm, const gsync_comm_options *opti
 static gsync_status wrap_threads(gsync_comm **comms, gs_group **groups, int world_size,
                                  const gsync_comm_options *options) {
     for (int i = 0; i < world_size; i++) {
-        const gsync_status status = gs_comm_new(&comms[i], groups[i], options, "asked for");
+        const gsync_status status = wrap(&comms[i], groups[i], options, "asked for");
         if (status != GSYNC_OK) {
             for (int made = 0; made < i; made++) {
                 gsync_comm_destroy(&comms[made]);
@@ -281,13 +305,15 @@ done:
 }
 
 static gsync_status split(gsync_comm *comm, int color, int key, gsync_comm **part) {
+    gsync_comm *made = NULL;
     gs_group *group = NULL;
-    GS_TRY(comm->group->ops->split(comm->group, color, key, &group));
-    if (group == NULL) {
+    const gsync_status status = comm->group->ops->split(comm->group, gs_comm_allocate(&made), color, key, &group);
+    if (status == GSYNC_OK && group == NULL) {
+        gs_memory_free(made);
         *part = NULL;
         return GSYNC_OK;
     }
-    return gs_comm_new(part, group, &comm->options, "split");
+    return gs_comm_give(part, made, status, group, &comm->options, "split");
 }
 
 gsync_status gsync_comm_split(gsync_comm *comm, int color, int key, gsync_comm **part) {

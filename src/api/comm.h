@@ -19,8 +19,14 @@ struct gsync_comm {
 /* Checks options and fills in defaults. */
 gsync_status gs_comm_read_options(gsync_comm_options *to, const gsync_comm_options *from);
 
-/* Wraps a group, which it takes over, also when it fails. */
-gsync_status gs_comm_new(gsync_comm **comm, gs_group *group, const gsync_comm_options *options, const char *reason);
+/*
+ * Two steps, so that a rank without memory can tell the others before they have a group: the outcome of the first is
+ * `own` for what makes the group, whose own outcome is `status` for the second. That takes over comm and group, also
+ * when it fails.
+ */
+gsync_status gs_comm_allocate(gsync_comm **comm);
+gsync_status gs_comm_give(gsync_comm **out, gsync_comm *comm, gsync_status status, gs_group *group,
+                          const gsync_comm_options *options, const char *reason);
 
 void gs_comm_hold(gsync_comm *comm);
 void gs_comm_release(gsync_comm *comm);

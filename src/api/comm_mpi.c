@@ -14,12 +14,12 @@ gsync_status gsync_comm_from_mpi(gsync_comm **comm, MPI_Comm mpi_comm, const gsy
     if (!gs_mpi_is_running()) {
         return gs_fail(GSYNC_ERR_STATE, "gsync_comm_from_mpi: MPI is not initialised, or already finalised");
     }
-    const gs_mpi_settings settings = {.timeout_ms = options.timeout_ms,
-                                      .ranks_per_host = options.ranks_per_host,
-                                      .logger = gs_comm_logger(&options)};
+    const gs_mpi_settings settings = {
+        .timeout_ms = options.timeout_ms, .ranks_per_host = options.ranks_per_host, .logger = gs_comm_logger(&options)};
+    gsync_comm *made = NULL;
     gs_group *group = NULL;
-    GS_TRY(gs_mpi_create(&group, &mpi_comm, &settings));
-    return gs_comm_new(comm, group, &options, "from an MPI_Comm");
+    const gsync_status status = gs_mpi_create(&group, &mpi_comm, gs_comm_allocate(&made), &settings);
+    return gs_comm_give(comm, made, status, group, &options, "from an MPI_Comm");
 }
 #else
 typedef int gs_no_mpi_in_this_build;

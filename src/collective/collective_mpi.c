@@ -223,6 +223,9 @@ static bool net_close(gs_net *net) {
 
 /* ---- making a group ---- */
 
+/* For a rank without memory, which takes part until the others know: MPI cannot leave out a rank, not even later. */
+static _Thread_local mpi_transport stand_in;
+
 static void destroy(void *pointer) {
     mpi_transport *transport = pointer;
     if (!is_finalized()) {
@@ -233,7 +236,9 @@ static void destroy(void *pointer) {
             MPI_Comm_free(&transport->comm);
         }
     }
-    gs_memory_free(transport);
+    if (transport != &stand_in) {
+        gs_memory_free(transport);
+    }
 }
 
 /* MPI_Comm_dup would wait for ever for a rank that never comes. */
@@ -248,7 +253,6 @@ static gsync_status duplicate(MPI_Comm from, uint32_t timeout_ms, MPI_Comm *to) 
             break;
         }
         if (gs_clock_ns() > deadline) {
-            *to = MPI_COMM_NULL;
             return gs_fail(GSYNC_ERR_TIMEOUT,
                            "not all ranks created the communicator within %u ms: look for an error or a hang there, or "
                            "raise timeout_ms",
@@ -284,47 +288,47 @@ static void number_hosts(const int *first_of, int world_size, int *hosts) {
     }
 }
 
-static gsync_status agree_on(int own, MPI_Comm comm, bool *all) {
-    int result = 0;
-    TRY_MPI(MPI_Allreduce(&own, &result, 1, MPI_INT, MPI_MIN, comm));
-    *all = result != 0;
-    return GSYNC_OK;
+/* All ranks return GSYNC_OK or none does. Between collective calls of MPI, which would wait for a rank that gave up. */
+static gsync_status agree(gsync_status own, MPI_Comm comm) {
+    const int mine = (int)own;
+    int worst = 0;
+    TRY_MPI(MPI_Allreduce(&mine, &worst, 1, MPI_INT, MPI_MIN, comm));
+    if (worst == (int)own) {
+        return own;
+    }
+    return gs_fail((gsync_status)worst, "another rank could not create its communicator; its own error tells why");
 }
 
-/* The group's first segment with one kind of memory; all ranks succeed or none does. */
-static gsync_status try_segment(mpi_transport *transport, MPI_Comm host, size_t bytes, gs_segment *segment,
-                                bool *is_made) {
+/* The group's first segment with one kind of memory. */
+static gsync_status try_segment(mpi_transport *transport, MPI_Comm host, size_t bytes, gs_segment *segment) {
     int local_rank;
     TRY_MPI(MPI_Comm_rank(host, &local_rank));
     gsync_status status = local_rank == 0 ? gs_shared_memory_create(transport->kind, bytes, segment) : GSYNC_OK;
     char token[GS_TOKEN_MAX] = "";
     memcpy(token, segment->token, sizeof token);
     TRY_MPI(MPI_Bcast(token, GS_TOKEN_MAX, MPI_CHAR, 0, host));
-    if (local_rank != 0) {
-        status = token[0] == '\0' ? GSYNC_ERR_TRANSPORT : gs_shared_memory_attach(token, bytes, segment);
+    if (local_rank != 0 && token[0] != '\0') {
+        status = gs_shared_memory_attach(token, bytes, segment);
     }
-    GS_TRY(agree_on(status == GSYNC_OK, transport->comm, is_made));
-    if (*is_made) {
+    status = agree(status, transport->comm);
+    if (status == GSYNC_OK) {
         gs_shared_memory_settle(segment);
     } else {
         gs_shared_memory_release(segment);
     }
-    return GSYNC_OK;
+    return status;
 }
 
 static gsync_status make_segment(mpi_transport *transport, MPI_Comm host, size_t bytes, gs_segment *segment) {
-    for (int kind = 0; kind < GS_SHARED_MEMORY_KINDS; kind++) {
-        bool is_made = false;
+    gsync_status status = GSYNC_ERR_INTERNAL;
+    for (int kind = 0; kind < GS_SHARED_MEMORY_KINDS && status != GSYNC_OK; kind++) {
         transport->kind = (gs_shared_memory_kind)kind;
-        GS_TRY(try_segment(transport, host, bytes, segment, &is_made));
-        if (is_made) {
-            return GSYNC_OK;
-        }
+        status = try_segment(transport, host, bytes, segment);
     }
-    return gs_fail(GSYNC_ERR_TRANSPORT,
-                   "the ranks of a host cannot share memory: neither through /proc nor through "
-                   "/dev/shm (%s)",
-                   gsync_last_error());
+    if (status != GSYNC_OK) {
+        gs_fail_prefix("the ranks of a host cannot share memory, neither through /proc nor through /dev/shm: ");
+    }
+    return status;
 }
 
 static void note_thread_level(gs_group *group) {
@@ -338,7 +342,7 @@ static void note_thread_level(gs_group *group) {
                                                         : "MPI offers threads";
 }
 
-static gsync_status split_group(gs_group *parent, int color, int key, gs_group **part);
+static gsync_status split_group(gs_group *parent, gsync_status own, int color, int key, gs_group **part);
 
 static const gs_transport_ops mpi_ops = {
     .name = "mpi",
@@ -384,48 +388,56 @@ static gsync_status assemble(mpi_transport *transport, MPI_Comm host, int *first
     return status;
 }
 
-/* Takes over the transport, also when it fails. */
-static gsync_status make_group(mpi_transport *transport, const gs_mpi_settings *settings, gs_group **out) {
+/* Collective, and not to be entered by some ranks only. *out may be set also when it fails. */
+static gsync_status build_group(mpi_transport *transport, int *ints, const gs_mpi_settings *settings, gs_group **out) {
+    int world_size;
+    MPI_Comm host;
+    TRY_MPI(MPI_Comm_size(transport->comm, &world_size));
+    GS_TRY(find_host_comm(transport->comm, settings->ranks_per_host, &host));
+    const gsync_status status = assemble(transport, host, ints, ints + world_size, settings, out);
+    MPI_Comm_free(&host);
+    GS_TRY(status);
+    note_thread_level(*out);
+    return gs_group_start(*out);
+}
+
+/* Takes over the transport, also when it fails. own: not GSYNC_OK where this rank can already not make use of it. */
+static gsync_status make_group(mpi_transport *transport, gsync_status own, const gs_mpi_settings *settings,
+                               gs_group **out) {
     int world_size = 0;
     int *ints = NULL;
-    MPI_Comm host = MPI_COMM_NULL;
     gs_group *group = NULL;
-    gsync_status status = GSYNC_OK;
     transport->ranks_per_host = settings->ranks_per_host;
-    GS_TRY_OR(translate(MPI_Comm_size(transport->comm, &world_size), "MPI_Comm_size"), fail);
-    GS_TRY_OR(gs_memory_new(&ints, 2 * (size_t)world_size, sizeof *ints, "hosts"), fail);
-    GS_TRY_OR(find_host_comm(transport->comm, settings->ranks_per_host, &host), fail);
-    status = assemble(transport, host, ints, ints + world_size, settings, &group);
-    MPI_Comm_free(&host);
+    gsync_status status = translate(MPI_Comm_size(transport->comm, &world_size), "MPI_Comm_size");
+    if (own == GSYNC_OK && status == GSYNC_OK) {
+        status = gs_memory_new(&ints, 2 * (size_t)world_size, sizeof *ints, "hosts");
+    }
+    GS_TRY_OR(agree(own != GSYNC_OK ? own : status, transport->comm), fail);
+    status = build_group(transport, ints, settings, &group);
+    GS_TRY_OR(agree(status, transport->comm), fail);
     gs_memory_free(ints);
-    ints = NULL;
-    if (status != GSYNC_OK) {
-        goto fail;
-    }
-    note_thread_level(group);
-    status = gs_group_start(group);
-    if (status != GSYNC_OK) {
-        gs_group_destroy(group);
-        return status;
-    }
     *out = group;
     return GSYNC_OK;
 fail:
     gs_memory_free(ints);
-    destroy(transport);
+    if (group != NULL) {
+        gs_group_destroy(group); /* the transport is its own */
+    } else {
+        destroy(transport);
+    }
     return status;
 }
 
+/* *out is set also when it fails. */
 static gsync_status new_transport(mpi_transport **out) {
-    mpi_transport *transport = NULL;
-    GS_TRY(gs_memory_new(&transport, 1, sizeof *transport, "MPI transport"));
-    transport->comm = MPI_COMM_NULL;
-    transport->hosts = MPI_COMM_NULL;
-    *out = transport;
-    return GSYNC_OK;
+    *out = &stand_in;
+    const gsync_status status = gs_memory_new(out, 1, sizeof **out, "MPI transport");
+    (*out)->comm = MPI_COMM_NULL;
+    (*out)->hosts = MPI_COMM_NULL;
+    return status;
 }
 
-gsync_status gs_mpi_create(gs_group **group, const void *mpi_comm, const gs_mpi_settings *settings) {
+gsync_status gs_mpi_create(gs_group **group, const void *mpi_comm, gsync_status own, const gs_mpi_settings *settings) {
     const MPI_Comm from = *(const MPI_Comm *)mpi_comm;
     int is_inter = 0;
     if (from == MPI_COMM_NULL) {
@@ -436,34 +448,48 @@ gsync_status gs_mpi_create(gs_group **group, const void *mpi_comm, const gs_mpi_
         return gs_fail(GSYNC_ERR_ARGUMENT, "the communicator is an inter-communicator: give an intra-communicator");
     }
     mpi_transport *transport;
-    GS_TRY(new_transport(&transport));
-    const gsync_status status = duplicate(from, settings->timeout_ms, &transport->comm);
-    if (status != GSYNC_OK) {
-        destroy(transport);
-        return status;
-    }
-    return make_group(transport, settings, group);
+    const gsync_status made = new_transport(&transport);
+    /* If this fails the transport stays for good: MPI may still write the communicator into it. */
+    GS_TRY(duplicate(from, settings->timeout_ms, &transport->comm));
+    return make_group(transport, own != GSYNC_OK ? own : made, settings, group);
 }
 
-gsync_status gs_mpi_create_world(gs_group **group, const gs_mpi_settings *settings) {
+gsync_status gs_mpi_create_world(gs_group **group, gsync_status own, const gs_mpi_settings *settings) {
     const MPI_Comm world = MPI_COMM_WORLD;
-    return gs_mpi_create(group, &world, settings);
+    return gs_mpi_create(group, &world, own, settings);
 }
 
-static gsync_status split_group(gs_group *parent, int color, int key, gs_group **part) {
-    /* All ranks are here after this, so that the MPI calls below do not wait for a missing one. */
-    GS_TRY(gs_lane_agree(parent->control, "comm_split", GSYNC_OK, NULL));
+/* Takes over the transport, also when it fails. */
+static gsync_status make_part(gs_group *parent, mpi_transport *transport, int color, int key, gs_group **part) {
     const mpi_transport *from = parent->transport;
-    mpi_transport *transport;
-    GS_TRY(new_transport(&transport));
     const int code = MPI_Comm_split(from->comm, color < 0 ? MPI_UNDEFINED : color, key, &transport->comm);
     if (code != MPI_SUCCESS || transport->comm == MPI_COMM_NULL) {
         destroy(transport);
-        *part = NULL;
         return translate(code, "MPI_Comm_split");
     }
     MPI_Comm_set_errhandler(transport->comm, MPI_ERRORS_RETURN);
     const gs_mpi_settings settings = {
         .timeout_ms = parent->timeout_ms, .ranks_per_host = from->ranks_per_host, .logger = parent->logger};
-    return make_group(transport, &settings, part);
+    return make_group(transport, GSYNC_OK, &settings, part);
+}
+
+static gsync_status split_group(gs_group *parent, gsync_status own, int color, int key, gs_group **part) {
+    mpi_transport *transport;
+    gs_group *group = NULL;
+    gsync_status status = new_transport(&transport);
+    /* All ranks are here after this, so that MPI does not wait for a missing one. */
+    status = gs_lane_agree(parent->control, "comm_split", own != GSYNC_OK ? own : status, NULL);
+    if (status != GSYNC_OK) {
+        destroy(transport);
+        return status;
+    }
+    status = make_part(parent, transport, color, key, &group);
+    /* Also those who asked for no part learn whether the others have got theirs. */
+    status = gs_lane_agree(parent->control, "comm_split", status, NULL);
+    if (status == GSYNC_OK) {
+        *part = group;
+    } else {
+        gs_group_destroy(group);
+    }
+    return status;
 }

@@ -18,10 +18,11 @@ gsync_status gs_mpi_ensure_initialized(void);
 /* MPI is initialised and not yet finalised. */
 bool gs_mpi_is_running(void);
 
-/* Collective over MPI_COMM_WORLD. */
-gsync_status gs_mpi_create_world(gs_group **group, const gs_mpi_settings *settings);
+/* Collective over MPI_COMM_WORLD. All ranks succeed or none does. own: not GSYNC_OK where this rank can already not
+ * make use of it. */
+gsync_status gs_mpi_create_world(gs_group **group, gsync_status own, const gs_mpi_settings *settings);
 
-/* Collective; mpi_comm points to an MPI_Comm. */
-gsync_status gs_mpi_create(gs_group **group, const void *mpi_comm, const gs_mpi_settings *settings);
+/* The same over another communicator; mpi_comm points to an MPI_Comm. */
+gsync_status gs_mpi_create(gs_group **group, const void *mpi_comm, gsync_status own, const gs_mpi_settings *settings);
 
 #endif

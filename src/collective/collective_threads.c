@@ -59,7 +59,7 @@ static void nothing(void *transport) {
     (void)transport;
 }
 
-static gsync_status heap_split(gs_group *parent, int color, int key, gs_group **part);
+static gsync_status heap_split(gs_group *parent, gsync_status own, int color, int key, gs_group **part);
 
 static const gs_transport_ops threads_ops = {
     .name = "threads",
@@ -126,39 +126,51 @@ gsync_status gs_threads_create(gs_group **groups, int world_size, uint32_t timeo
     return status;
 }
 
-static gsync_status make_part(gs_group *parent, const int *members, int count, int own, gs_segment *segment) {
-    const size_t bytes = gs_group_segment_bytes(count, count, 1);
-    gsync_status status = own == 0 ? heap_create(NULL, bytes, segment) : GSYNC_OK;
-    GS_TRY(gs_lane_agree(parent->control, "comm_split", status, segment->token));
-    if (own != 0) {
-        status = gs_lane_attach(parent->control, members[0], bytes, segment);
-    }
-    /* Nobody may leave before all have attached. */
-    return gs_lane_agree(parent->control, "comm_split", status, NULL);
-}
-
-static gsync_status heap_split(gs_group *parent, int color, int key, gs_group **part) {
-    int *members = NULL;
-    GS_TRY(gs_memory_new(&members, (size_t)parent->world_size, sizeof *members, "members"));
+/* Where a rank will be in its part. */
+typedef struct split_place {
+    int *members; /* ranks of the parent */
     int count;
     int own;
+    bool is_member; /* false: the rank asked for no part */
+} split_place;
+
+/* What the first member makes, the others attach to. */
+static gsync_status join_part(gs_group *parent, const split_place *place, gs_group **part) {
     gs_segment segment = {0};
     gsync_status status = GSYNC_OK;
-    GS_TRY_OR(gs_group_split_members(parent, color, key, members, &count, &own), done);
-    if (color < 0) {
-        /* Takes part in both agreements and gets nothing. */
-        GS_TRY_OR(gs_lane_agree(parent->control, "comm_split", GSYNC_OK, NULL), done);
-        GS_TRY_OR(gs_lane_agree(parent->control, "comm_split", GSYNC_OK, NULL), done);
-        *part = NULL;
-        goto done;
+    const size_t bytes = gs_group_segment_bytes(place->count, place->count, 1);
+    if (place->is_member && place->own == 0) {
+        status = heap_create(NULL, bytes, &segment);
     }
-    status = make_part(parent, members, count, own, &segment);
-    if (status == GSYNC_OK) {
-        status = join(part, own, count, &segment, parent->timeout_ms, &parent->logger);
-    } else {
+    status = gs_lane_agree(parent->control, "comm_split", status, segment.token);
+    if (status == GSYNC_OK && place->is_member && place->own != 0) {
+        status = gs_lane_attach(parent->control, place->members[0], bytes, &segment);
+    }
+    if (status != GSYNC_OK || !place->is_member) {
         heap_release(NULL, &segment);
+        return status;
+    }
+    return join(part, place->own, place->count, &segment, parent->timeout_ms, &parent->logger);
+}
+
+static gsync_status heap_split(gs_group *parent, gsync_status own, int color, int key, gs_group **part) {
+    split_place place = {.is_member = color >= 0};
+    gs_group *group = NULL;
+    gsync_status status = own;
+    if (status == GSYNC_OK) {
+        status = gs_memory_new(&place.members, (size_t)parent->world_size, sizeof *place.members, "members");
+    }
+    GS_TRY_OR(gs_lane_agree(parent->control, "comm_split", status, NULL), done);
+    GS_TRY_OR(gs_group_split_members(parent, color, key, place.members, &place.count, &place.own), done);
+    status = join_part(parent, &place, &group);
+    /* Nobody may leave before all have attached. */
+    status = gs_lane_agree(parent->control, "comm_split", status, NULL);
+    if (status == GSYNC_OK) {
+        *part = group;
+    } else {
+        gs_group_destroy(group);
     }
 done:
-    gs_memory_free(members);
+    gs_memory_free(place.members);
     return status;
 }

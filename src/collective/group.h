@@ -59,8 +59,9 @@ typedef struct gs_transport_ops {
     /* Cancels what is pending. True: the messages' memory may still be touched, so it must not be freed. */
     bool (*net_close)(gs_net *net);
 
-    /* Collective: the ranks with one color become a group, NULL for a negative color. */
-    gsync_status (*split)(gs_group *parent, int color, int key, gs_group **part);
+    /* Collective: the ranks with one color become a group, NULL for a negative color. All succeed or none does. own:
+     * not GSYNC_OK where this rank can already not make use of it. */
+    gsync_status (*split)(gs_group *parent, gsync_status own, int color, int key, gs_group **part);
     void (*destroy)(void *transport);
 } gs_transport_ops;
 
