@@ -134,27 +134,29 @@ typedef struct split_place {
     bool is_member; /* false: the rank asked for no part */
 } split_place;
 
-/* What the first member makes, the others attach to. */
-static gsync_status join_part(gs_group *parent, const split_place *place, gs_group **part) {
+/* What the first member makes, the others attach to. *made is its hold on it, until all have attached. */
+static gsync_status join_part(gs_group *parent, const split_place *place, gs_segment *made, gs_group **part) {
     gs_segment segment = {0};
     gsync_status status = GSYNC_OK;
     const size_t bytes = gs_group_segment_bytes(place->count, place->count, 1);
     if (place->is_member && place->own == 0) {
-        status = heap_create(NULL, bytes, &segment);
+        status = heap_create(NULL, bytes, made);
     }
-    status = gs_lane_agree(parent->control, "comm_split", status, segment.token);
-    if (status == GSYNC_OK && place->is_member && place->own != 0) {
-        status = gs_lane_attach(parent->control, place->members[0], bytes, &segment);
-    }
+    status = gs_lane_agree(parent->control, "comm_split", status, made->token);
     if (status != GSYNC_OK || !place->is_member) {
-        heap_release(NULL, &segment);
         return status;
+    }
+    if (place->own == 0) {
+        use_block(block_of(made), bytes, &segment);
+    } else {
+        GS_TRY(gs_lane_attach(parent->control, place->members[0], bytes, &segment));
     }
     return join(part, place->own, place->count, &segment, parent->timeout_ms, &parent->logger);
 }
 
 static gsync_status heap_split(gs_group *parent, gsync_status own, int color, int key, gs_group **part) {
     split_place place = {.is_member = color >= 0};
+    gs_segment made = {0};
     gs_group *group = NULL;
     gsync_status status = own;
     if (status == GSYNC_OK) {
@@ -162,8 +164,7 @@ static gsync_status heap_split(gs_group *parent, gsync_status own, int color, in
     }
     GS_TRY_OR(gs_lane_agree(parent->control, "comm_split", status, NULL), done);
     GS_TRY_OR(gs_group_split_members(parent, color, key, place.members, &place.count, &place.own), done);
-    status = join_part(parent, &place, &group);
-    /* Nobody may leave before all have attached. */
+    status = join_part(parent, &place, &made, &group);
     status = gs_lane_agree(parent->control, "comm_split", status, NULL);
     if (status == GSYNC_OK) {
         *part = group;
@@ -171,6 +172,7 @@ static gsync_status heap_split(gs_group *parent, gsync_status own, int color, in
         gs_group_destroy(group);
     }
 done:
+    heap_release(NULL, &made);
     gs_memory_free(place.members);
     return status;
 }
