@@ -159,6 +159,7 @@ static void set_terms(gsync_reducer *reducer) {
     pipeline->plan = &reducer->plan;
     pipeline->ledger = &reducer->ledger;
     pipeline->gradients = reducer->gradients;
+    pipeline->observed = reducer->order + reducer->gradient_count;
     pipeline->terms = (gs_pipeline_terms){
         .divide = divide_of(options),
         .divides_by_micro_batches = options->op == GSYNC_MEAN && options->averages_window,

@@ -81,8 +81,8 @@ void gs_reducer_index_addresses(gsync_reducer *reducer);
 /* commit_compare.c: collective over the lane. own: whether this rank got ready for it. */
 gsync_status gs_commit_compare(gsync_reducer *reducer, gs_lane *lane, gsync_status own);
 
-/* agree_order.c: collective; after the first synchronised step. */
-gsync_status gs_reducer_agree_order(gsync_reducer *reducer);
+/* agree_order.c: after the first synchronised step, which brought rank 0's ready order to all ranks. */
+gsync_status gs_reducer_take_order(gsync_reducer *reducer);
 
 /* commit.c */
 /* Frees what commit has allocated for the plan. */

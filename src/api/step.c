@@ -26,6 +26,7 @@ static void begin_pipeline(gsync_reducer *reducer) {
         .factor = reducer->options.weighting == GSYNC_WEIGHT_OF_MEANS ? 0.0 : 1.0,
         .contributes = true,
         .has_gradient = true,
+        .wants_order = reducer->observes_order,
     };
     gs_engine_lock(&reducer->comm->engine);
     gs_pipeline_begin(&reducer->pipeline, &step);
@@ -236,34 +237,32 @@ static bool is_missing(const gsync_reducer *reducer, uint32_t index) {
     return !gs_ready_ledger_is_ready(&reducer->ledger, &reducer->plan, reducer->shapes, index);
 }
 
+static void list_missing(const gsync_reducer *reducer, char *names, size_t size) {
+    size_t used = 0;
+    names[0] = '\0';
+    for (uint32_t i = 0; i < reducer->gradient_count; i++) {
+        char name[128];
+        const int length = snprintf(name, sizeof name, "'%.100s'", reducer->gradients[i].name);
+        if (is_missing(reducer, i) && used + (size_t)length + 3 < size) {
+            used += (size_t)snprintf(names + used, size - used, "%s%s", used == 0 ? "" : ", ", name);
+        }
+    }
+}
+
 /* Tells the others, at the first bucket that cannot go, that this rank will not reduce it. */
 static void refuse_incomplete(gsync_reducer *reducer) {
     const size_t bucket = reducer->launch.next;
     const gs_bucket *refused = &reducer->plan.buckets[bucket];
     const uint32_t *members = &reducer->plan.members[refused->first];
+    char names[GS_MISSING_TEXT_MAX];
     uint32_t i = 0;
     while (i + 1 < refused->gradient_count && !is_missing(reducer, members[i])) {
         i++;
     }
+    list_missing(reducer, names, sizeof names);
     gs_engine_lock(&reducer->comm->engine);
-    gs_pipeline_refuse(&reducer->pipeline, bucket, GSYNC_ERR_INCOMPLETE, members[i]);
+    gs_pipeline_refuse(&reducer->pipeline, bucket, members[i], names);
     gs_engine_unlock(&reducer->comm->engine);
-}
-
-/* The rank that forgot something knows all of it. */
-static void list_missing(const gsync_reducer *reducer) {
-    char names[GS_FAIL_TEXT_MAX / 2] = "";
-    size_t used = 0;
-    for (uint32_t i = 0; i < reducer->gradient_count; i++) {
-        if (is_missing(reducer, i) && used + strlen(reducer->gradients[i].name) + 8 < sizeof names) {
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s'%s'", used == 0 ? "" : ", ",
-                                     reducer->gradients[i].name);
-        }
-    }
-    if (used != 0) {
-        (void)gs_fail(GSYNC_ERR_INCOMPLETE, "rank %d: never marked ready in this micro-batch: %s",
-                      reducer->comm->group->rank, names);
-    }
 }
 
 static void launch_rest(gsync_reducer *reducer, bool may_refuse) {
@@ -279,7 +278,7 @@ static void launch_rest(gsync_reducer *reducer, bool may_refuse) {
 static void note_outcome(gsync_reducer *reducer) {
     const gs_pipeline *pipeline = &reducer->pipeline;
     gsync_step_info *info = &reducer->info;
-    const gs_lane_outcome *outcome = gs_lane_last_outcome(pipeline->lane);
+    const gs_lane_outcome *outcome = &pipeline->outcome;
     info->micro_batches = pipeline->step.micro_batches;
     info->participants = outcome->participants;
     info->divisor = outcome->divisor;
@@ -319,16 +318,10 @@ static gsync_status finish_synchronising(gsync_reducer *reducer, bool may_refuse
     launch_rest(reducer, may_refuse);
     const gsync_status status = gs_engine_wait(engine, &reducer->pipeline);
     note_outcome(reducer);
-    if (status == GSYNC_ERR_INCOMPLETE) {
-        list_missing(reducer);
-    }
     GS_TRY(status);
     GS_TRY(gs_pipeline_settle(&reducer->pipeline, engine->has_helper ? NULL : gs_engine_idle, engine));
     reducer->step++;
-    if (reducer->observes_order) {
-        GS_TRY(gs_reducer_agree_order(reducer));
-    }
-    return GSYNC_OK;
+    return reducer->observes_order ? gs_reducer_take_order(reducer) : GSYNC_OK;
 }
 
 /* ---- finish ---- */

@@ -76,6 +76,10 @@ void gs_pipeline_begin(gs_pipeline *pipeline, const gs_step_terms *step) {
     pipeline->is_in_place = false;
     pipeline->has_in_place = false;
     pipeline->refused_bucket = SIZE_MAX;
+    pipeline->missing[0] = '\0';
+    pipeline->outcome = (gs_lane_outcome){.refusing_rank = -1};
+    pipeline->epilogue = GS_EPILOGUE_NONE;
+    pipeline->observed_count = 0;
     pipeline->bytes_copied = 0;
     pipeline->bytes_reduced = 0;
     pipeline->is_torn = false;
@@ -89,10 +93,10 @@ void gs_pipeline_launch(gs_pipeline *pipeline, size_t bucket_count) {
     atomic_fetch_add(&pipeline->launched, bucket_count);
 }
 
-void gs_pipeline_refuse(gs_pipeline *pipeline, size_t bucket, gsync_status status, uint32_t gradient_index) {
+void gs_pipeline_refuse(gs_pipeline *pipeline, size_t bucket, uint32_t gradient_index, const char *missing) {
     pipeline->refused_bucket = bucket;
-    pipeline->refusal = status;
     pipeline->refusal_index = gradient_index;
+    snprintf(pipeline->missing, sizeof pipeline->missing, "%s", missing);
 }
 
 static void end(gs_pipeline *pipeline, gsync_status status) {
@@ -120,7 +124,7 @@ bool gs_pipeline_has_ended(gs_pipeline *pipeline, gsync_status *status) {
 
 static void set_verdict(const gs_pipeline *pipeline, gs_lane_operation *operation) {
     if (pipeline->refused_bucket == pipeline->bucket) {
-        operation->verdict = pipeline->refusal;
+        operation->verdict = GSYNC_ERR_INCOMPLETE;
         operation->verdict_index = pipeline->refusal_index;
         return;
     }
@@ -155,14 +159,12 @@ static gsync_status post_bucket(gs_pipeline *pipeline) {
     if (operation.verdict == GSYNC_OK) {
         operation.data = gs_bucket_encode(pipeline, pipeline->bucket);
     }
-    GS_TRY(gs_lane_post(pipeline->lane, &operation));
-    pipeline->is_posted = true;
-    return GSYNC_OK;
+    return gs_lane_post(pipeline->lane, &operation);
 }
 
 /* Puts gradient names into what the lane found out. */
 static void word_failure(gs_pipeline *pipeline, gsync_status status) {
-    const gs_lane_outcome *outcome = gs_lane_last_outcome(pipeline->lane);
+    const gs_lane_outcome *outcome = &pipeline->outcome;
     const gs_bucket *bucket = &pipeline->plan->buckets[pipeline->bucket];
     const uint32_t *members = &pipeline->plan->members[bucket->first];
     if (outcome->refusing_rank >= 0) {
@@ -179,13 +181,21 @@ static void word_failure(gs_pipeline *pipeline, gsync_status status) {
     pipeline->is_torn = outcome->is_data_touched && (pipeline->is_in_place || pipeline->has_in_place);
 }
 
-/* GSYNC_OK with *is_done false: the bucket has to wait. */
-static gsync_status move_bucket(gs_pipeline *pipeline, bool *is_done, bool *did_work) {
+/* ---- progress ---- */
+
+static gsync_status post(gs_pipeline *pipeline) {
+    GS_TRY(pipeline->epilogue != GS_EPILOGUE_NONE ? gs_epilogue_post(pipeline) : post_bucket(pipeline));
+    pipeline->is_posted = true;
+    return GSYNC_OK;
+}
+
+/* GSYNC_OK with *is_done false: the bucket, or the epilogue, has to wait. */
+static gsync_status move(gs_pipeline *pipeline, bool *is_done, bool *did_work) {
     *is_done = false;
     *did_work = false;
     if (!pipeline->is_posted) {
         *did_work = true;
-        GS_TRY(post_bucket(pipeline));
+        GS_TRY(post(pipeline));
     }
     bool moved;
     GS_TRY(gs_lane_progress(pipeline->lane, is_done, &moved));
@@ -197,32 +207,67 @@ static void complete_bucket(gs_pipeline *pipeline) {
     if (!pipeline->terms.is_deferred) {
         gs_bucket_decode(pipeline, pipeline->bucket);
     }
-    pipeline->is_posted = false;
+    pipeline->outcome = *gs_lane_last_outcome(pipeline->lane);
     pipeline->bucket++;
     atomic_store(&pipeline->reduced, pipeline->terms.is_deferred ? 0 : pipeline->bucket);
-    if (pipeline->bucket == pipeline->plan->bucket_count) {
+    if (pipeline->bucket < pipeline->plan->bucket_count) {
+        return;
+    }
+    if (pipeline->step.wants_order) {
+        pipeline->epilogue = GS_EPILOGUE_ORDER;
+    } else {
         end(pipeline, GSYNC_OK);
     }
+}
+
+static void complete(gs_pipeline *pipeline) {
+    pipeline->is_posted = false;
+    if (pipeline->epilogue == GS_EPILOGUE_NONE) {
+        complete_bucket(pipeline);
+        return;
+    }
+    const gsync_status status = gs_epilogue_take(pipeline);
+    if (status != GSYNC_OK || pipeline->epilogue == GS_EPILOGUE_NONE) {
+        end(pipeline, status);
+    }
+}
+
+static void fail(gs_pipeline *pipeline, gsync_status status) {
+    pipeline->is_posted = false;
+    if (pipeline->epilogue != GS_EPILOGUE_NONE) {
+        end(pipeline, status);
+        return;
+    }
+    pipeline->outcome = *gs_lane_last_outcome(pipeline->lane);
+    word_failure(pipeline, status);
+    if (status == GSYNC_ERR_INCOMPLETE && pipeline->outcome.refusing_rank >= 0) {
+        pipeline->epilogue = GS_EPILOGUE_MISSING; /* the refusal told one name; there may be more */
+    } else {
+        end(pipeline, status);
+    }
+}
+
+static bool has_work(const gs_pipeline *pipeline) {
+    return atomic_load(&pipeline->is_ended) == 0 &&
+           (pipeline->epilogue != GS_EPILOGUE_NONE || pipeline->bucket < atomic_load(&pipeline->launched));
 }
 
 bool gs_pipeline_progress(gs_pipeline *pipeline, bool *is_waiting) {
     bool did_work = false;
     *is_waiting = false;
-    while (atomic_load(&pipeline->is_ended) == 0 && pipeline->bucket < atomic_load(&pipeline->launched)) {
+    while (has_work(pipeline)) {
         bool is_done;
         bool moved;
-        const gsync_status status = move_bucket(pipeline, &is_done, &moved);
-        did_work = did_work || moved;
+        const gsync_status status = move(pipeline, &is_done, &moved);
+        did_work = did_work || moved || status != GSYNC_OK;
         if (status != GSYNC_OK) {
-            word_failure(pipeline, status);
-            end(pipeline, status);
-            return true;
-        }
-        if (!is_done) {
+            fail(pipeline, status);
+        } else if (is_done) {
+            complete(pipeline);
+        } else {
             *is_waiting = true;
             return did_work;
         }
-        complete_bucket(pipeline);
     }
     return did_work;
 }

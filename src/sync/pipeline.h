@@ -44,8 +44,23 @@ typedef struct gs_step_terms {
     double factor;     /* this micro-batch's gradients count this often */
     bool contributes;  /* false: zeros */
     bool has_gradient; /* false: only what earlier micro-batches accumulated */
+    bool wants_order;  /* the ranks take over the order in which gradients become ready on rank 0 */
     bool ends_early;   /* this rank ran out of data: its window may be shorter than the others' */
 } gs_step_terms;
+
+/* What the ranks still tell each other once the buckets are through, or refused. */
+typedef enum gs_epilogue {
+    GS_EPILOGUE_NONE,
+    GS_EPILOGUE_ORDER,  /* in which order gradients became ready on rank 0 */
+    GS_EPILOGUE_MISSING /* which gradients were never marked */
+} gs_epilogue;
+
+enum { GS_ORDER_INDICES_MAX = 1000, GS_MISSING_TEXT_MAX = 512 };
+
+typedef struct gs_order_piece {
+    uint32_t total;
+    uint32_t indices[GS_ORDER_INDICES_MAX];
+} gs_order_piece;
 
 typedef struct gs_pipeline gs_pipeline;
 
@@ -61,12 +76,17 @@ struct gs_pipeline {
 
     gs_step_terms step;
     size_t bucket;         /* the one at work */
-    bool is_posted;        /* its operation is in the lane */
+    bool is_posted;        /* its operation, or the epilogue's, is in the lane */
     bool is_in_place;      /* it is reduced in the trainer's own memory, all of it */
     bool has_in_place;     /* some of it is: the trainer's gradients lie in the slot */
     size_t refused_bucket; /* this rank refuses it; SIZE_MAX: none */
-    gsync_status refusal;
     uint32_t refusal_index;
+    char missing[GS_MISSING_TEXT_MAX]; /* names of the gradients for which it refuses */
+    gs_lane_outcome outcome;           /* of the last bucket that was at work */
+    gs_epilogue epilogue;
+    gs_order_piece order_piece;
+    uint32_t *observed; /* gradient_count entries: rank 0's ready order, once the step has ended */
+    size_t observed_count;
     uint64_t bytes_copied;
     uint64_t bytes_reduced;
     bool is_torn; /* the failed bucket may mix old and reduced values */
@@ -91,8 +111,9 @@ void gs_pipeline_begin(gs_pipeline *pipeline, const gs_step_terms *step);
 /* bucket_count more buckets may go. Any thread. */
 void gs_pipeline_launch(gs_pipeline *pipeline, size_t bucket_count);
 
-/* Before launching the bucket: this rank cannot reduce it, and tells the others. */
-void gs_pipeline_refuse(gs_pipeline *pipeline, size_t bucket, gsync_status status, uint32_t gradient_index);
+/* Before launching the bucket: this rank never marked gradients of it, and tells the others. missing: their names, and
+ * those of later buckets. */
+void gs_pipeline_refuse(gs_pipeline *pipeline, size_t bucket, uint32_t gradient_index, const char *missing);
 
 /* Moves what can be moved; *is_waiting: something is launched and not through. Returns whether anything moved. */
 bool gs_pipeline_progress(gs_pipeline *pipeline, bool *is_waiting);
@@ -109,6 +130,11 @@ void gs_pipeline_note_hash(gs_gradient *gradient);
 static inline gsync_dtype gs_pipeline_wire(const gs_pipeline *pipeline, gsync_dtype dtype) {
     return pipeline->terms.sums_wide ? gs_dtype_wide(dtype) : dtype;
 }
+
+/* sync/epilogue.c */
+gsync_status gs_epilogue_post(gs_pipeline *pipeline);
+/* What was posted is done: makes use of it. The epilogue is over when it then is GS_EPILOGUE_NONE. */
+gsync_status gs_epilogue_take(gs_pipeline *pipeline);
 
 /* sync/bucket.c */
 /* Where the bucket's data is for its operation, after packing what needs it. */

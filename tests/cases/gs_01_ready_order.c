@@ -105,6 +105,30 @@ static void GS_11_all_ranks_take_over_the_order_that_rank_0_saw(ranks_context *c
     }
 }
 
+/* More gradients than one message of the agreement carries. */
+static void GS_11_an_order_of_thousands_of_gradients_is_taken_over(ranks_context *ctx) {
+    enum { MANY = 2500 };
+    size_t counts[MANY];
+    size_t order[MANY];
+    for (size_t i = 0; i < MANY; i++) {
+        counts[i] = 1 + i % 3;
+    }
+    gsync_options options = GSYNC_OPTIONS_INIT;
+    options.strategy = GSYNC_STRATEGY_FIXED;
+    options.bucket_bytes_max = 600;
+    ranks_model *model = ranks_model_new(ctx, counts, MANY, GSYNC_FLOAT32);
+    REQUIRE_OK(ranks_model_open(model, &options));
+    for (uint64_t step = 1; step <= 3; step++) {
+        ranks_random random = ranks_random_from(ctx->seed, step * 100 + (uint64_t)ctx->rank);
+        ranks_shuffle(&random, order, MANY);
+        ranks_model_fill(model, RANKS_INTEGERS, step);
+        REQUIRE_OK(ranks_model_step(model, order, NULL));
+        CHECK_MODEL_MEAN(model, RANKS_INTEGERS, step);
+        CHECK_SAME_ON_ALL(ctx, gsync_plan_digest(model->reducer));
+        CHECK(step > 1 || ctx->rank > 0 || gsync_bucket_of(model->reducer, model->tensors[order[0]].name) == 0);
+    }
+}
+
 static void GS_11_the_registered_order_stays_when_it_is_asked_for(ranks_context *ctx) {
     const size_t forward[TENSORS] = {0, 1, 2, 3, 4, 5};
     ranks_model *model = open_six(ctx, GSYNC_ORDER_REGISTERED);
@@ -124,4 +148,5 @@ RANKS_MAIN(RANKS_TEST(GS_01_one_bucket_is_right_whatever_the_ready_order),
            RANKS_TEST(GS_01_one_bucket_per_gradient_is_right_whatever_the_ready_order),
            RANKS_TEST_WITH(GS_11_ranks_keep_one_plan_when_each_is_ready_in_its_own_order, .world_min = 2),
            RANKS_TEST_WITH(GS_11_all_ranks_take_over_the_order_that_rank_0_saw, .world_min = 2),
+           RANKS_TEST(GS_11_an_order_of_thousands_of_gradients_is_taken_over),
            RANKS_TEST(GS_11_the_registered_order_stays_when_it_is_asked_for))
