@@ -12,8 +12,9 @@
 #include "base/clock.h"
 
 static gsync_status refuse(const char *what, const char *name, size_t bytes) {
-    return gs_fail(GSYNC_ERR_TRANSPORT, "%s of %zu bytes of shared memory (%s) failed: %s", what, bytes, name,
-                   strerror(errno));
+    const bool is_exhausted = errno == ENOMEM || errno == ENOSPC;
+    return gs_fail(is_exhausted ? GSYNC_ERR_MEMORY : GSYNC_ERR_TRANSPORT,
+                   "%s of %zu bytes of shared memory (%s) failed: %s", what, bytes, name, strerror(errno));
 }
 
 /* Writes to every page: a first touch in the middle of training is slow, and on some systems very slow. */
@@ -64,9 +65,23 @@ static void forget_name(gs_segment *segment) {
     segment->token[0] = '\0';
 }
 
+/* In pieces, because a signal makes the system drop what it has of a piece: a trainer with a timer has many. */
+static int reserve(int file, size_t bytes) {
+    enum { PIECE_BYTES = 4 * 1024 * 1024, TRIES_MAX = 1000 };
+    int error = 0;
+    for (size_t at = 0; at < bytes && error == 0; at += PIECE_BYTES) {
+        const size_t length = bytes - at < PIECE_BYTES ? bytes - at : PIECE_BYTES;
+        int tries = 0;
+        do {
+            error = posix_fallocate(file, (off_t)at, (off_t)length);
+        } while (error == EINTR && ++tries < TRIES_MAX);
+    }
+    return error;
+}
+
 /* Reserves the bytes first: without that a full file system would only show as SIGBUS at the first touch. */
 static gsync_status fill(int file, size_t bytes, gs_segment *segment) {
-    errno = posix_fallocate(file, 0, (off_t)bytes);
+    errno = reserve(file, bytes);
     if (errno != 0) {
         return refuse("allocation", segment->token, bytes);
     }
@@ -79,7 +94,7 @@ gsync_status gs_shared_memory_create(gs_shared_memory_kind kind, size_t bytes, g
     if (file < 0) {
         return refuse("creation", segment->token, bytes);
     }
-    segment->handle = file;
+    segment->handle = file + 1; /* 0 is a file's number too */
     const gsync_status status = fill(file, bytes, segment);
     if (status != GSYNC_OK) {
         close(file);
@@ -89,6 +104,18 @@ gsync_status gs_shared_memory_create(gs_shared_memory_kind kind, size_t bytes, g
     return status;
 }
 
+/* The name may mean another file by now, if its owner has given up; and one that is too short would be SIGBUS. */
+static gsync_status check_size(int file, const char *token, size_t bytes) {
+    struct stat about;
+    if (fstat(file, &about) != 0) {
+        return refuse("opening", token, bytes);
+    }
+    if (about.st_size < 0 || (size_t)about.st_size != bytes) {
+        return gs_fail(GSYNC_ERR_TRANSPORT, "%s is not the %zu bytes of shared memory that it was", token, bytes);
+    }
+    return GSYNC_OK;
+}
+
 gsync_status gs_shared_memory_attach(const char *token, size_t bytes, gs_segment *segment) {
     memset(segment, 0, sizeof *segment);
     snprintf(segment->token, sizeof segment->token, "%s", token);
@@ -96,15 +123,18 @@ gsync_status gs_shared_memory_attach(const char *token, size_t bytes, gs_segment
     if (file < 0) {
         return refuse("opening", token, bytes);
     }
-    const gsync_status status = map(file, bytes, segment);
+    gsync_status status = check_size(file, token, bytes);
+    if (status == GSYNC_OK) {
+        status = map(file, bytes, segment);
+    }
     close(file);
     segment->token[0] = '\0';
     return status;
 }
 
 void gs_shared_memory_settle(gs_segment *segment) {
-    if (segment->handle > 0) {
-        close((int)segment->handle);
+    if (segment->handle != 0) {
+        close((int)segment->handle - 1);
         segment->handle = 0;
     }
     forget_name(segment);
