@@ -36,4 +36,7 @@ default HWLOC_HIDE_ERRORS 2
 # One machine needs no remote shell, and a small container has none.
 command -v ssh >/dev/null 2>&1 || default OMPI_MCA_plm_rsh_agent false
 
+# Open MPI asks for localhost again and again; without a line for it in /etc/hosts a name server far away may be asked.
+grep -qsw localhost /etc/hosts || default RES_OPTIONS "timeout:1 attempts:1"
+
 exec "$@"
