@@ -274,7 +274,7 @@ static gsync_status find_host_comm(MPI_Comm comm, uint32_t ranks_per_host, MPI_C
     TRY_MPI(MPI_Comm_rank(comm, &rank));
     TRY_MPI(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, &node));
     TRY_MPI(MPI_Comm_rank(node, &node_rank));
-    const int part = ranks_per_host == 0 ? 0 : node_rank / (int)ranks_per_host;
+    const int part = ranks_per_host == 0 ? 0 : (int)((uint32_t)node_rank / ranks_per_host);
     const int code = MPI_Comm_split(node, part, rank, host);
     MPI_Comm_free(&node);
     return translate(code, "MPI_Comm_split");
