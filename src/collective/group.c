@@ -88,7 +88,9 @@ void gs_group_destroy(gs_group *group) {
         return;
     }
     gs_lane_close(group->control);
-    group->ops->segment_release(group->transport, &group->segment);
+    if (!group->is_pinned) {
+        group->ops->segment_release(group->transport, &group->segment);
+    }
     group->ops->destroy(group->transport);
     free_parts(group);
 }

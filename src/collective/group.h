@@ -100,6 +100,7 @@ struct gs_group {
     bool is_funneled;        /* only the thread that made the group may drive the lanes */
     struct gs_lane *control; /* for the calls of the communicator itself */
     uint32_t lane_count;     /* lanes opened so far: numbers them alike on all ranks */
+    bool is_pinned;          /* a message that cannot be taken back lies in the segment */
 };
 
 /* Fills in everything but the control lane, which gs_group_start opens. `hosts[r]` is the host number of rank r, in

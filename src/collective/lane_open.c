@@ -64,12 +64,13 @@ static void close_and_free(gs_lane *lane) {
     gs_group *group = lane->group;
     /* A message that MPI will not give back keeps the memory that it reads or writes; better lost than torn. */
     const bool is_pinned = lane->net != NULL && group->ops->net_close(lane->net);
-    if (lane->owns_segment && !is_pinned) {
-        group->ops->segment_release(group->transport, &lane->segment);
-    }
     if (!is_pinned) {
         gs_memory_free(lane->received);
     }
+    if (lane->owns_segment && !is_pinned) {
+        group->ops->segment_release(group->transport, &lane->segment);
+    }
+    group->is_pinned = group->is_pinned || (is_pinned && !lane->owns_segment);
     gs_memory_free(lane->transfers);
     gs_memory_free((void *)lane->sources);
     gs_memory_free((void *)lane->targets);

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gsync-test: worlds=2 transports=mpi links=internal */
+
+/* A rank gives up while MPI still holds a message of it that cannot be taken back, and the other side comes for it. */
+
+#include "api/comm.h"
+#include "collective/lane_internal.h"
+#include "ranks.h"
+
+#include <mpi.h>
+
+enum { BYTES = 64 * 1024, TIMEOUT_MS = 500 };
+
+static gsync_comm *make_two_hosts(const ranks_context *ctx) {
+    gsync_comm *comm = NULL;
+    gsync_comm_options options = ctx->comm_options;
+    options.ranks_per_host = 1;
+    CHECK_OK(gsync_comm_create(&comm, &options));
+    return comm;
+}
+
+/* What gsync_broadcast does, but by hand, so that this rank can stop in the middle. */
+static void start_broadcast(gsync_comm *comm) {
+    bool is_done;
+    bool did_work;
+    const gs_lane_operation operation = {
+        .kind = GS_LANE_GATHER,
+        .topic = {.what = "broadcast", .digest = BYTES * 64u + GSYNC_UINT8},
+        .count = BYTES,
+    };
+    CHECK_OK(gs_lane_post(comm->group->control, &operation));
+    CHECK_OK(gs_lane_progress(comm->group->control, &is_done, &did_work));
+}
+
+static void go_on(gsync_comm *comm) {
+    bool is_done = false;
+    bool did_work;
+    while (!is_done) {
+        (void)gs_lane_progress(comm->group->control, &is_done, &did_work);
+    }
+}
+
+static void memory_outlives_a_message_that_is_still_to_be_read(ranks_context *ctx) {
+    gsync_comm *comm = make_two_hosts(ctx);
+    unsigned char *buffer = ranks_memory(ctx, BYTES);
+    if (ctx->rank == 0) {
+        CHECK_STATUS(gsync_broadcast(comm, buffer, BYTES, GSYNC_UINT8, 0), GSYNC_ERR_TIMEOUT);
+        gsync_comm_destroy(&comm);
+        REQUIRE(ranks_meet(ctx));
+    } else {
+        start_broadcast(comm);
+        REQUIRE(ranks_meet(ctx));
+        go_on(comm);
+        gsync_comm_destroy(&comm);
+    }
+    CHECK_EQ(MPI_Barrier(MPI_COMM_WORLD), MPI_SUCCESS);
+}
+
+RANKS_MAIN(RANKS_TEST_WITH(memory_outlives_a_message_that_is_still_to_be_read, .timeout_ms = TIMEOUT_MS))
