@@ -21,8 +21,11 @@ typedef struct gs_index_map {
     size_t count;
 } gs_index_map;
 
+/* Twice, so that addresses which differ in a few high bits only, as those of large tensors do, are spread as well. */
 static inline size_t gs_index_map_start(const gs_index_map *map, uint64_t key) {
-    return (size_t)((key * 0x9e3779b97f4a7c15u) >> 20) & (map->capacity - 1);
+    key *= 0x9e3779b97f4a7c15u;
+    key = (key ^ (key >> 32)) * 0x9e3779b97f4a7c15u;
+    return (size_t)(key >> 32) & (map->capacity - 1);
 }
 
 static inline uint32_t gs_index_map_find(const gs_index_map *map, uint64_t key) {
