@@ -1,9 +1,15 @@
 # Programs of this tree that use the public interface: examples and benchmarks.
 
-# Adds one program. A source that includes mpi.h or gradsync_mpi.h makes it need MPI; without MPI it is left out.
+# Adds one program. A source that includes mpi.h or gradsync_mpi.h makes it need MPI; without MPI it is left out. But a
+# program of several sources does without those named *_mpi.c, and knows from GS_HAVE_MPI that they are missing.
 function(gradsync_add_program name)
+    set(sources ${ARGN})
+    list(LENGTH sources source_count)
+    if(source_count GREATER 1 AND NOT GRADSYNC_HAVE_MPI)
+        list(FILTER sources EXCLUDE REGEX "_mpi\\.c$")
+    endif()
     set(needs_mpi OFF)
-    foreach(source IN LISTS ARGN)
+    foreach(source IN LISTS sources)
         file(STRINGS ${source} mpi_includes REGEX "^[ \t]*#[ \t]*include[ \t]*[<\"](gradsync/gradsync_mpi|mpi)\\.h")
         if(mpi_includes)
             set(needs_mpi ON)
@@ -14,7 +20,7 @@ function(gradsync_add_program name)
         return()
     endif()
 
-    add_executable(${name} ${ARGN})
+    add_executable(${name} ${sources})
     gradsync_configure_target(${name})
     target_link_libraries(${name} PRIVATE
         $<IF:$<BOOL:${needs_mpi}>,gradsync::mpi,gradsync::gradsync> Threads::Threads

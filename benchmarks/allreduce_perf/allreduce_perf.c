@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * nccl-tests' all_reduce_perf for this library, on ranks that are threads or the processes of mpirun. --help says what
+ * it measures, benchmarks/README.md what to think of it.
+ */
+#include "perf_rank.h"
+#include "perf_series.h"
+#include "perf_values.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { EXIT_USAGE = 2 };
+
+/* What a rank needs, and what it leaves. */
+typedef struct rank_run {
+    const perf_options *options;
+    const perf_peer *peer;
+    gsync_comm *comm; /* destroyed by the rank */
+    bool is_ok;       /* nothing failed, nothing was wrong */
+    pthread_t thread;
+} rank_run;
+
+/* ---- What one rank does ------------------------------------------------------------------------------------------ */
+
+/* Adds the wrong elements, which are the same on every rank. */
+static bool measure(const perf_rank *self, const perf_values *values, perf_row *row, bool spoils, int64_t *wrong) {
+    if (!perf_series_run(self, values, spoils, row)) {
+        return false;
+    }
+    for (int way = 0; way < PERF_WAYS; way++) {
+        *wrong += row->of[way].is_measured && row->of[way].wrong > 0 ? row->of[way].wrong : 0;
+    }
+    if (self->report != NULL) {
+        perf_report_row(self->report, row);
+    }
+    return true;
+}
+
+static bool measure_dtype(const perf_rank *self, gsync_dtype dtype, bool spoils_first, int64_t *wrong) {
+    const perf_options *options = self->options;
+    const size_t element_bytes = gsync_dtype_size(dtype);
+    perf_values values;
+    if (!perf_values_init(&values, dtype, self->rank, self->world)) {
+        return perf_rank_fail(self, "a table of values", "not enough memory");
+    }
+    bool is_ok = true;
+    for (int i = 0; i < options->op_count && is_ok; i++) {
+        for (size_t size = options->min_bytes; size != 0 && is_ok; size = perf_options_next_size(options, size)) {
+            const size_t count = size / element_bytes;
+            perf_row row = {.count = count, .bytes = count * element_bytes, .dtype = dtype, .op = options->ops[i]};
+            is_ok = measure(self, &values, &row, spoils_first, wrong);
+            spoils_first = false;
+        }
+    }
+    perf_values_clear(&values);
+    return is_ok;
+}
+
+static bool measure_all(const perf_rank *self, int64_t *wrong) {
+    const perf_options *options = self->options;
+    bool is_ok = true;
+    for (int i = 0; i < options->dtype_count && is_ok; i++) {
+        is_ok = measure_dtype(self, options->dtypes[i], options->self_test && i == 0, wrong);
+    }
+    return is_ok;
+}
+
+/* Collective: what rank 0 cannot write, the others need not measure. */
+static bool open_report(perf_rank *self, perf_report *storage) {
+    if (self->rank == 0) {
+        const char *peer = self->peer != NULL ? self->peer->describe() : NULL;
+        if (!perf_report_open(storage, self->options, self->world, gsync_comm_describe(self->comm), peer)) {
+            return perf_rank_fail(self, self->options->json, strerror(errno));
+        }
+        self->report = storage;
+    }
+    return perf_rank_check(self, "opening the report", gsync_barrier(self->comm));
+}
+
+/* Every rank finds the same; one says so. */
+static bool check_dtypes(const perf_rank *self) {
+    for (int i = 0; i < self->options->dtype_count; i++) {
+        const gsync_dtype dtype = self->options->dtypes[i];
+        if (!perf_values_are_exact(dtype, self->world)) {
+            return self->rank == 0 && perf_rank_fail(self, perf_dtype_name(dtype),
+                                                     "has too few exact integers to check sums over so many ranks");
+        }
+    }
+    return true;
+}
+
+static bool open_peer(const perf_rank *self) {
+    const char *problem = self->peer != NULL ? self->peer->open() : NULL;
+    return problem == NULL || perf_rank_fail(self, self->peer->name, problem);
+}
+
+static bool run_rank(const rank_run *run) {
+    perf_rank self = {.options = run->options, .peer = run->peer, .comm = run->comm};
+    perf_report report;
+    if (!perf_rank_init(&self) || !check_dtypes(&self) || !open_peer(&self)) {
+        return false;
+    }
+    int64_t wrong = 0;
+    bool is_ok = open_report(&self, &report) && measure_all(&self, &wrong);
+    if (self.report != NULL && !perf_report_close(self.report, is_ok)) {
+        is_ok = perf_rank_fail(&self, "the report", "could not be written");
+    }
+    if (self.peer != NULL) {
+        self.peer->close();
+    }
+    return is_ok && wrong == 0;
+}
+
+static void *run_and_leave(void *argument) {
+    rank_run *run = argument;
+    run->is_ok = run_rank(run);
+    gsync_comm_destroy(&run->comm);
+    return NULL;
+}
+
+/* ---- Starting the ranks ------------------------------------------------------------------------------------------ */
+
+static gsync_comm_options comm_options(const perf_options *options) {
+    gsync_comm_options chosen = GSYNC_COMM_OPTIONS_INIT;
+    chosen.progress = options->progress;
+    return chosen;
+}
+
+static bool run_threads(const perf_options *options) {
+    const gsync_comm_options chosen = comm_options(options);
+    const int ranks = options->thread_ranks;
+    rank_run *runs = calloc((size_t)ranks, sizeof *runs);
+    gsync_comm **comms = calloc((size_t)ranks, sizeof(gsync_comm *));
+    bool is_ok = runs != NULL && comms != NULL;
+    if (!is_ok || gsync_comm_threads(comms, ranks, &chosen) != GSYNC_OK) {
+        fprintf(stderr, "allreduce_perf: %s\n", is_ok ? gsync_last_error() : "not enough memory");
+        free(runs);
+        free(comms);
+        return false;
+    }
+    int started = 0;
+    for (; started < ranks; started++) {
+        runs[started] = (rank_run){.options = options, .comm = comms[started]};
+        if (pthread_create(&runs[started].thread, NULL, run_and_leave, &runs[started]) != 0) {
+            fprintf(stderr, "allreduce_perf: no thread for rank %d\n", started);
+            gsync_comm_abort(comms[started], "not all ranks could be started");
+            break;
+        }
+    }
+    is_ok = started == ranks;
+    for (int rank = 0; rank < ranks; rank++) {
+        if (rank < started) {
+            pthread_join(runs[rank].thread, NULL);
+            is_ok = is_ok && runs[rank].is_ok;
+        } else {
+            gsync_comm_destroy(&comms[rank]);
+        }
+    }
+    free(runs);
+    free(comms);
+    return is_ok;
+}
+
+static bool run_process(const perf_options *options, const perf_peer *peer) {
+    const gsync_comm_options chosen = comm_options(options);
+    rank_run run = {.options = options, .peer = peer};
+    if (peer != NULL) {
+        peer->prepare();
+    }
+    if (gsync_comm_create(&run.comm, &chosen) != GSYNC_OK) {
+        fprintf(stderr, "allreduce_perf: %s\n", gsync_last_error());
+        return false;
+    }
+    run_and_leave(&run);
+    return run.is_ok;
+}
+
+/* This process's rank in the launcher's words, so that a wrong option is said once; -1 without a launcher. */
+static int launcher_rank(void) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *rank = getenv(names[i]);
+        if (rank != NULL) {
+            return (int)strtol(rank, NULL, 10);
+        }
+    }
+    return -1;
+}
+
+int main(int argc, char **argv) {
+    const int rank = launcher_rank();
+    const bool is_speaker = rank <= 0;
+    perf_options options;
+    const perf_verdict verdict = perf_options_parse(&options, argc, argv, is_speaker);
+    if (verdict != PERF_RUN) {
+        return verdict == PERF_HELP_GIVEN ? EXIT_SUCCESS : EXIT_USAGE;
+    }
+    const char *problem = NULL;
+    const perf_peer *peer = options.peer != NULL ? perf_peer_find(options.peer) : NULL;
+    if (options.peer != NULL && peer == NULL) {
+        problem = "--peer: this build knows no such peer";
+    } else if (options.thread_ranks != 0 && rank >= 0) {
+        problem = "--ranks is for ranks that are threads, and not under mpirun";
+    }
+    if (problem != NULL) {
+        if (is_speaker) {
+            fprintf(stderr, "allreduce_perf: %s\n", problem);
+        }
+        return EXIT_USAGE;
+    }
+    const bool is_ok = options.thread_ranks != 0 ? run_threads(&options) : run_process(&options, peer);
+    return is_ok ? EXIT_SUCCESS : EXIT_FAILURE;
+}

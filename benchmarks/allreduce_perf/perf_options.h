@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef PERF_OPTIONS_H
+#define PERF_OPTIONS_H
+
+/* The command line of allreduce_perf: nccl-tests' options where they exist there. */
+
+#include <gradsync/gradsync.h>
+#include <stdbool.h>
+
+enum { PERF_DTYPES_MAX = 4, PERF_OPS_MAX = 2 };
+
+typedef struct perf_options {
+    size_t min_bytes;
+    size_t max_bytes;
+    size_t step_bytes;
+    size_t step_factor; /* 0 or 1: sizes grow by step_bytes instead */
+    int iterations;
+    int warmups; /* at least 1: the first call touches what the later ones use */
+    bool checks;
+    gsync_dtype dtypes[PERF_DTYPES_MAX];
+    int dtype_count;
+    gsync_op ops[PERF_OPS_MAX];
+    int op_count;
+    int thread_ranks; /* 0: the launcher's processes, or one rank */
+    gsync_progress progress;
+    const char *peer; /* NULL: none */
+    const char *json; /* NULL: none; "-": stdout, and no table */
+    bool self_test;
+} perf_options;
+
+typedef enum perf_verdict { PERF_RUN, PERF_HELP_GIVEN, PERF_WRONG } perf_verdict;
+
+/* is_speaker: may print the help, or what is wrong. Strings stay those of argv. */
+perf_verdict perf_options_parse(perf_options *options, int argc, char **argv, bool is_speaker);
+
+/* The size after `bytes`, or 0 when that was the last. */
+size_t perf_options_next_size(const perf_options *options, size_t bytes);
+
+/* As nccl-tests name them. */
+const char *perf_dtype_name(gsync_dtype dtype);
+const char *perf_op_name(gsync_op op);
+const char *perf_progress_name(gsync_progress progress);
+
+#endif

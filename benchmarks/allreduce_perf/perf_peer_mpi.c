@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "perf_peer.h"
+
+#include <limits.h>
+#include <mpi.h>
+#include <stdio.h>
+#include <string.h>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
+/* MPI belongs to the process, and so does this. */
+static MPI_Comm comm = MPI_COMM_NULL;
+static char description[256];
+static char error_text[MPI_MAX_ERROR_STRING];
+
+/*
+ * MPI libraries allocate scratch memory in each call. From 32 MiB on glibc takes it from the kernel every time and
+ * gives it back, and its page faults would cost more than the reduction.
+ */
+static void prepare(void) {
+#if defined(__GLIBC__)
+    mallopt(M_MMAP_MAX, 0);
+    mallopt(M_TRIM_THRESHOLD, -1);
+#endif
+}
+
+static const char *explain(int error) {
+    if (error == MPI_SUCCESS) {
+        return NULL;
+    }
+    int length = 0;
+    MPI_Error_string(error, error_text, &length);
+    return error_text;
+}
+
+static const char *level_name(int level) {
+    switch (level) {
+    case MPI_THREAD_SINGLE:
+        return "single";
+    case MPI_THREAD_FUNNELED:
+        return "funneled";
+    case MPI_THREAD_SERIALIZED:
+        return "serialized";
+    default:
+        return "multiple";
+    }
+}
+
+static void write_description(void) {
+    char version[MPI_MAX_LIBRARY_VERSION_STRING];
+    int length = 0;
+    int level = MPI_THREAD_SINGLE;
+    MPI_Get_library_version(version, &length);
+    MPI_Query_thread(&level);
+    snprintf(description, sizeof description, "MPI_Allreduce, MPI_IN_PLACE, MPI_SUM, %.*s, thread level %s",
+             (int)strcspn(version, ",\n"), version, level_name(level));
+}
+
+static const char *open_peer(void) {
+    int is_initialized = 0;
+    MPI_Initialized(&is_initialized);
+    if (!is_initialized) {
+        return "needs the processes of mpirun";
+    }
+    const char *problem = explain(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
+    if (problem == NULL) {
+        MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+        write_description();
+    }
+    return problem;
+}
+
+static void close_peer(void) {
+    if (comm != MPI_COMM_NULL) {
+        MPI_Comm_free(&comm);
+    }
+}
+
+static const char *describe(void) {
+    return description;
+}
+
+/* MPI has no 16-bit numbers, and counts in int. */
+static bool takes(gsync_dtype dtype, size_t count) {
+    return (dtype == GSYNC_FLOAT32 || dtype == GSYNC_FLOAT64) && count <= INT_MAX;
+}
+
+static const char *sum(void *buffer, size_t count, gsync_dtype dtype) {
+    return explain(MPI_Allreduce(MPI_IN_PLACE, buffer, (int)count, dtype == GSYNC_FLOAT64 ? MPI_DOUBLE : MPI_FLOAT,
+                                 MPI_SUM, comm));
+}
+
+const perf_peer perf_peer_mpi = {"mpi", prepare, open_peer, close_peer, describe, takes, sum};
