@@ -9,6 +9,8 @@
 #include "own_comm.h"
 
 #include <dirent.h>
+#include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 enum { CYCLES = 20, PAUSE_MS_MAX = 50 };
@@ -131,16 +133,32 @@ static int count_open_files(void) {
     return count;
 }
 
-static void GS_66_no_file_stays_open_after_a_cycle(ranks_context *ctx) {
+/* Memory that processes share; threads have none. */
+static int count_shared_mappings(void) {
+    int count = 0;
+    char line[512];
+    FILE *file = fopen("/proc/self/maps", "r");
+    if (file == NULL) {
+        return -1;
+    }
+    while (fgets(line, sizeof(line), file) != NULL) {
+        count += strstr(line, "gradsync-") != NULL || strstr(line, "memfd:gradsync") != NULL;
+    }
+    fclose(file);
+    return count;
+}
+
+static void GS_66_no_file_and_no_shared_memory_stays_behind(ranks_context *ctx) {
     ranks_random random = pauses_of(ctx, 4);
     /* Counting opens a file itself, so that one thread of a process does it. */
-    const bool counts_files = ctx->transport != RANKS_THREADS || ctx->rank == 0;
+    const bool does_count = ctx->transport != RANKS_THREADS || ctx->rank == 0;
     int before = 0;
     for (uint64_t cycle = 1; cycle <= 5; cycle++) {
         run_good_cycle(ctx, &ctx->comm_options, cycle, &random);
         run_broken_cycle(ctx, &ctx->comm_options, cycle, BY_ABORT, &random);
         REQUIRE(ranks_meet(ctx));
-        const int now = counts_files ? count_open_files() : 0;
+        const int now = does_count ? count_open_files() : 0;
+        CHECK_EQ(does_count ? count_shared_mappings() : 0, 0);
         REQUIRE(ranks_meet(ctx));
         before = cycle == 1 ? now : before; /* what is opened once only is open by now */
         CHECK_EQ(now, before);
@@ -150,4 +168,4 @@ static void GS_66_no_file_stays_open_after_a_cycle(ranks_context *ctx) {
 RANKS_MAIN(RANKS_TEST_WITH(GS_66_twenty_cycles_of_create_step_destroy, .needs_no_comm = true),
            RANKS_TEST_WITH(GS_66_a_broken_cycle_does_not_reach_into_the_next, .needs_no_comm = true),
            RANKS_TEST_WITH(GS_66_broken_cycles_between_hosts, .needs_no_comm = true, .needs_mpi = true),
-           RANKS_TEST_WITH(GS_66_no_file_stays_open_after_a_cycle, .needs_no_comm = true))
+           RANKS_TEST_WITH(GS_66_no_file_and_no_shared_memory_stays_behind, .needs_no_comm = true))
