@@ -84,6 +84,18 @@ static void GS_02_a_difference_beyond_the_first_gradients_is_found(ranks_context
     CHECK_CONTAINS(gsync_last_error(), last_rank(ctx));
 }
 
+static void GS_02_long_names_that_differ_at_their_ends_are_a_mismatch(ranks_context *ctx) {
+    float grad[2];
+    char name[300];
+    gsync_reducer *reducer = NULL;
+    snprintf(name, sizeof(name), "%0256d.%s", 0, is_last(ctx) ? "bias" : "weight");
+    REQUIRE_OK(gsync_reducer_create(&reducer, ctx->comm, NULL));
+    CHECK_OK(gsync_reducer_add(reducer, name, grad, 2, GSYNC_FLOAT32));
+    CHECK_STATUS(gsync_reducer_commit(reducer), GSYNC_ERR_MISMATCH);
+    CHECK_CONTAINS(gsync_last_error(), last_rank(ctx));
+    gsync_reducer_destroy(&reducer);
+}
+
 /* ---- GS-03, GS-04 ----------------------------------------------------------------------------------------------- */
 
 /* odd_rank registers odd_count gradients, the others usual_count. */
@@ -241,6 +253,7 @@ static void GS_12_options_that_differ_fail_on_all_ranks_by_name(ranks_context *c
 
 RANKS_MAIN(RANKS_TEST_WITH(GS_02_equal_sizes_in_another_order_are_a_mismatch_by_name, .world_min = 2),
            RANKS_TEST_WITH(GS_02_a_difference_beyond_the_first_gradients_is_found, .world_min = 2),
+           RANKS_TEST_WITH(GS_02_long_names_that_differ_at_their_ends_are_a_mismatch, .world_min = 2),
            RANKS_TEST_WITH(GS_03_different_numbers_of_gradients_fail_on_all_ranks, .world_min = 2),
            RANKS_TEST_WITH(GS_04_every_rank_learns_of_it_whichever_rank_is_odd, .world_min = 2),
            RANKS_TEST_WITH(GS_05_counts_that_differ_fail_on_all_ranks, .world_min = 2),

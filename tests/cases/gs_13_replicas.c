@@ -86,6 +86,24 @@ static void GS_13_the_check_finds_one_bit_on_one_rank(ranks_context *ctx) {
     CHECK_OK(check_parameters(ctx, parameters));
 }
 
+static void GS_13_the_check_finds_one_of_thousands(ranks_context *ctx) {
+    enum { MANY = 3000, ODD = 2100 };
+    static const int values[2] = {1, 2};
+    const void *buffers[MANY];
+    size_t bytes[MANY];
+    for (size_t i = 0; i < MANY; i++) {
+        buffers[i] = &values[0];
+        bytes[i] = sizeof(values[0]);
+    }
+    CHECK_OK(gsync_check_replicas(ctx->comm, NULL, buffers, bytes, MANY));
+    if (ctx->rank == 1) {
+        buffers[ODD] = &values[1];
+    }
+    CHECK_STATUS(gsync_check_replicas(ctx->comm, NULL, buffers, bytes, MANY), GSYNC_ERR_MISMATCH);
+    CHECK_CONTAINS(gsync_last_error(), "2100");
+    CHECK_CONTAINS(gsync_last_error(), "rank 1");
+}
+
 static void GS_13_the_check_needs_no_names_and_accepts_nothing_to_check(ranks_context *ctx) {
     const double values[2] = {1.0, ctx->rank};
     const void *buffers[] = {&values[0], &values[1]};
@@ -152,6 +170,7 @@ static void GS_14_a_late_parameter_joins_through_a_new_reducer(ranks_context *ct
 RANKS_MAIN(RANKS_TEST_WITH(GS_13_after_a_broadcast_every_replica_equals_the_roots, .world_min = 2),
            RANKS_TEST_WITH(GS_13_without_a_broadcast_the_check_names_the_first_parameter_and_rank, .world_min = 2),
            RANKS_TEST_WITH(GS_13_the_check_finds_one_bit_on_one_rank, .world_min = 2),
+           RANKS_TEST_WITH(GS_13_the_check_finds_one_of_thousands, .world_min = 2),
            RANKS_TEST_WITH(GS_13_the_check_needs_no_names_and_accepts_nothing_to_check, .world_min = 2),
            RANKS_TEST_WITH(GS_13_the_check_compares_how_much_is_checked, .world_min = 2),
            RANKS_TEST(GS_14_registering_after_commit_is_refused_on_every_rank),
