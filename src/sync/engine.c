@@ -186,26 +186,35 @@ void gs_engine_idle(void *argument) {
     }
 }
 
+void gs_engine_attend(gs_engine *engine) {
+    atomic_fetch_add(&engine->attending, 1);
+}
+
+/* The helper is woken only for buckets of other reducers that are under way, or that were launched meanwhile: each
+ * wake-up for nothing would take the core from the trainer. */
+static void stop_attending(gs_engine *engine, bool is_waiting, uint32_t kicks_seen) {
+    if (atomic_fetch_sub(&engine->attending, 1) == 1 && (is_waiting || atomic_load(&engine->kicks) != kicks_seen)) {
+        wake_helper(engine);
+    }
+}
+
 gsync_status gs_engine_wait(gs_engine *engine, gs_pipeline *pipeline) {
     gs_bell *bell = gs_group_bell(engine->group);
     gsync_status status = GSYNC_OK;
-    atomic_fetch_add(&engine->attending, 1);
     for (;;) {
         const uint32_t seen = gs_bell_count(bell);
+        const uint32_t kicks = atomic_load(&engine->kicks);
         bool is_waiting;
         /* Not trylock: the helper may be in the middle of a bucket, and whoever comes after it must look again. */
         pthread_mutex_lock(&engine->work);
         const bool did_work = move_all(engine, &is_waiting);
         pthread_mutex_unlock(&engine->work);
         if (gs_pipeline_has_ended(pipeline, &status)) {
-            break;
+            stop_attending(engine, is_waiting, kicks);
+            return status;
         }
         if (!did_work) {
             gs_bell_wait(bell, seen, nap_ns(engine));
         }
     }
-    if (atomic_fetch_sub(&engine->attending, 1) == 1) {
-        wake_helper(engine); /* other reducers' buckets may be under way */
-    }
-    return status;
 }

@@ -48,7 +48,10 @@ void gs_engine_unlock(gs_engine *engine);
 /* Buckets were launched. Any thread; does not wait for anybody who waits for peers. */
 void gs_engine_kick(gs_engine *engine);
 
-/* Until the pipeline's step has ended; returns its status. */
+/* This caller is about to launch what is left and to wait: the helper need not be woken for it. */
+void gs_engine_attend(gs_engine *engine);
+
+/* After gs_engine_attend: until the pipeline's step has ended; returns its status. */
 gsync_status gs_engine_wait(gs_engine *engine, gs_pipeline *pipeline);
 
 /* Moves what can be moved, if nobody else is at it: gs_idle_function for waits outside the engine. */
