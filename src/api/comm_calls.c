@@ -82,10 +82,10 @@ static gsync_status check_buffer(const char *call, const void *buf, size_t count
 }
 
 static gsync_status broadcast_piece(gsync_comm *comm, unsigned char *at, size_t bytes, const gs_lane_topic *topic,
-                                    int root) {
+                                    gsync_dtype dtype, int root) {
     const bool is_root = comm->group->rank == root;
     const gs_lane_operation operation = {
-        .kind = GS_LANE_GATHER, .topic = *topic, .mail = at, .mail_bytes = is_root ? bytes : 0, .count = bytes};
+        .kind = GS_LANE_GATHER, .topic = *topic, .mail = at, .mail_bytes = is_root ? bytes : 0, .dtype = dtype};
     GS_TRY(gs_comm_run(comm, &operation));
     if (!is_root && bytes != 0) {
         size_t received;
@@ -97,12 +97,12 @@ static gsync_status broadcast_piece(gsync_comm *comm, unsigned char *at, size_t 
 
 static gsync_status broadcast(gsync_comm *comm, unsigned char *buf, size_t bytes, gsync_dtype dtype, int root) {
     const size_t piece = gs_lane_mail_max(comm->group->control);
-    gs_lane_topic topic = {.what = "broadcast", .digest = bytes * 64u + (uint64_t)dtype + ((uint64_t)root << 48)};
+    gs_lane_topic topic = {.what = "broadcast", .total = bytes / gsync_dtype_size(dtype), .digest = (uint64_t)root};
     size_t done = 0;
     /* At least one piece, so that a rank that broadcasts nothing still meets the others. */
     do {
         const size_t length = bytes - done < piece ? bytes - done : piece;
-        GS_TRY(broadcast_piece(comm, buf + done, length, &topic, root));
+        GS_TRY(broadcast_piece(comm, buf + done, length, &topic, dtype, root));
         done += length;
         topic.part++;
     } while (done < bytes);
@@ -156,7 +156,7 @@ static gsync_status allreduce(gsync_comm *comm, unsigned char *buf, size_t count
     const size_t piece = PIECE_BYTES / sizeof(int64_t); /* so that the wide type fits whatever the dtype */
     gs_lane_operation operation = {
         .kind = GS_LANE_REDUCE,
-        .topic = {.what = "allreduce", .digest = count},
+        .topic = {.what = "allreduce", .total = count},
         .contributes = true,
         .data = gs_lane_slots(comm->group->control),
         .dtype = dtype,
@@ -219,7 +219,7 @@ static gsync_status check_piece(gsync_comm *comm, const char *const *names, cons
     }
     const gs_lane_operation operation = {
         .kind = GS_LANE_GATHER,
-        .topic = {.what = "check_replicas", .part = first, .digest = total},
+        .topic = {.what = "check_replicas", .part = first, .total = total},
         .mail = hashes,
         .mail_bytes = count * sizeof *hashes,
     };

@@ -29,6 +29,7 @@ typedef struct gs_lane_topic {
     char what[16];
     uint64_t step;   /* 0: not in a step */
     uint64_t part;   /* bucket, chunk, ... */
+    uint64_t total;  /* elements of the whole call, where it travels in pieces */
     uint64_t digest; /* anything else that must be equal */
 } gs_lane_topic;
 

@@ -18,8 +18,15 @@ static const gs_lane_header *header_of_seat(const gs_lane *lane, int seat) {
     return &gs_lane_headers(lane)[seat];
 }
 
-static const char *op_name(int32_t op) {
-    return op == GSYNC_MIN ? "min" : (op == GSYNC_MAX ? "max" : "sum");
+static const char *op_name(const gs_lane_header *header) {
+    if (header->op != GSYNC_SUM) {
+        return header->op == GSYNC_MIN ? "min" : "max";
+    }
+    return header->divide == GS_DIVIDE_NOT ? "sum" : (header->divide == GS_DIVIDE_WEIGHT ? "weighted mean" : "mean");
+}
+
+static uint64_t elements(const gs_lane_header *header) {
+    return header->topic.total != 0 ? header->topic.total : header->count;
 }
 
 static bool is_same_call(const gs_lane_header *a, const gs_lane_header *b) {
@@ -42,18 +49,18 @@ static gsync_status compare(const gs_lane_header *mine, const gs_lane_header *ze
         return gs_fail(GSYNC_ERR_MISMATCH, "%s: rank %d has %s, rank 0 has %s", here, rank,
                        gs_dtype_name((gsync_dtype)mine->dtype), gs_dtype_name((gsync_dtype)zero->dtype));
     }
-    if (mine->count != zero->count) {
+    if (mine->count != zero->count || mine->topic.total != zero->topic.total) {
         return gs_fail(GSYNC_ERR_MISMATCH, "%s: rank %d has %" PRIu64 " elements, rank 0 has %" PRIu64, here, rank,
-                       mine->count, zero->count);
+                       elements(mine), elements(zero));
     }
     if (mine->op != zero->op || mine->divide != zero->divide ||
         mine->divides_by_micro_batches != zero->divides_by_micro_batches) {
         return gs_fail(GSYNC_ERR_MISMATCH, "%s: rank %d asks for another operation (%s) than rank 0 (%s)", here, rank,
-                       op_name(mine->op), op_name(zero->op));
+                       op_name(mine), op_name(zero));
     }
     if (mine->topic.digest != zero->topic.digest) {
-        return gs_fail(GSYNC_ERR_MISMATCH, "%s: rank %d and rank 0 disagree on its arguments or on the plan", here,
-                       rank);
+        return gs_fail(GSYNC_ERR_MISMATCH, "%s: rank %d and rank 0 disagree on %s", here, rank,
+                       mine->topic.step != 0 ? "the plan of the buckets" : "its arguments");
     }
     return GSYNC_OK;
 }

@@ -83,7 +83,8 @@ static gsync_status take_missing(gs_pipeline *pipeline) {
         }
     }
     pipeline->epilogue = GS_EPILOGUE_NONE;
-    return gs_fail(GSYNC_ERR_INCOMPLETE, "never marked ready in this micro-batch: %s", text);
+    return gs_fail(GSYNC_ERR_INCOMPLETE,
+                   "never marked ready in this micro-batch: %s: mark them with gsync_ready, or set finds_unused", text);
 }
 
 gsync_status gs_epilogue_post(gs_pipeline *pipeline) {

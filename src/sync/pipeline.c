@@ -173,10 +173,12 @@ static void word_failure(gs_pipeline *pipeline, gsync_status status) {
         (void)gs_fail(status, "rank %d: gradient '%s' %s", outcome->refusing_rank, name,
                       status == GSYNC_ERR_CHANGED
                           ? "was written after it was marked ready: mark it after its last write"
-                          : "was never marked ready in this micro-batch");
+                          : "was never marked ready in this micro-batch: mark it with gsync_ready, "
+                            "or set finds_unused");
     } else {
-        gs_fail_prefix("gradients '%s' to '%s': ", pipeline->gradients[members[0]].name,
-                       pipeline->gradients[members[bucket->gradient_count - 1]].name);
+        const char *first = pipeline->gradients[members[0]].name;
+        const char *last = pipeline->gradients[members[bucket->gradient_count - 1]].name;
+        gs_fail_prefix(bucket->gradient_count == 1 ? "gradient '%s': " : "gradients '%s' to '%s': ", first, last);
     }
     pipeline->is_torn = outcome->is_data_touched && (pipeline->is_in_place || pipeline->has_in_place);
 }

@@ -25,8 +25,8 @@ static void start_broadcast(gsync_comm *comm) {
     bool did_work;
     const gs_lane_operation operation = {
         .kind = GS_LANE_GATHER,
-        .topic = {.what = "broadcast", .digest = BYTES * 64u + GSYNC_UINT8},
-        .count = BYTES,
+        .topic = {.what = "broadcast", .total = BYTES},
+        .dtype = GSYNC_UINT8,
     };
     CHECK_OK(gs_lane_post(comm->group->control, &operation));
     CHECK_OK(gs_lane_progress(comm->group->control, &is_done, &did_work));
