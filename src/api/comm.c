@@ -52,7 +52,8 @@ static gsync_status choose_progress(const gs_group *group, gsync_progress wish, 
 static void describe(gsync_comm *comm, const char *reason) {
     const gs_group *group = comm->group;
     snprintf(comm->description, sizeof comm->description,
-             "transport %s (%s), %d rank%s on %d host%s, progress by %s (%s)", group->ops->name, reason,
+             "transport %s (%s), %d rank%s on %d host%s, progress by %s (%s)",
+             group->world_size == 1 && group->ops->shares_address_space ? "single" : group->ops->name, reason,
              group->world_size, group->world_size == 1 ? "" : "s", group->host_count, group->host_count == 1 ? "" : "s",
              comm->engine.has_helper ? "a helper thread" : "the caller's thread", group->helper_note);
 }

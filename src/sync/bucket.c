@@ -43,6 +43,13 @@ static gs_host_term term_of(const gs_pipeline *pipeline, uint32_t index) {
     };
 }
 
+/* A rank that is alone, with nothing to add and nothing to divide by, already has the result. */
+static bool is_result(const gs_pipeline *pipeline) {
+    const gs_pipeline_terms *terms = &pipeline->terms;
+    return pipeline->group->world_size == 1 && !terms->is_deferred && !terms->sums_wide &&
+           terms->divide != GS_DIVIDE_WEIGHT && !terms->divides_by_micro_batches && pipeline->step.has_gradient;
+}
+
 /*
  * Ranks of one address space can add up gradients where the trainer has them, if they lie one behind the other. If
  * so, returns where; nothing is packed or unpacked then.
@@ -84,11 +91,11 @@ void *gs_bucket_encode(gs_pipeline *pipeline, size_t bucket) {
         pipeline->has_in_place |= tensor->data == place_of(pipeline, bucket, slot_of(pipeline, bucket), index);
     }
     void *in_place = find_contiguous(pipeline, bucket);
-    pipeline->is_in_place = in_place != NULL;
+    pipeline->is_in_place = in_place != NULL || is_result(pipeline);
     if (in_place != NULL) {
         return in_place;
     }
-    if (pipeline->step.contributes) {
+    if (pipeline->step.contributes && !pipeline->is_in_place) {
         pack(pipeline, bucket);
     }
     return slot_of(pipeline, bucket);
