@@ -135,7 +135,7 @@ typedef enum gsync_transport {
 } gsync_transport;
 
 typedef enum gsync_progress {
-    GSYNC_PROGRESS_AUTO = 0,  /* a helper thread where MPI's thread level allows it, else the caller's thread */
+    GSYNC_PROGRESS_AUTO = 0, /* a helper thread where MPI's thread level allows it, else the caller's thread */
     GSYNC_PROGRESS_HELPER = 1,
     GSYNC_PROGRESS_CALLER = 2 /* work is done inside gsync_ready and gsync_finish; no thread is started */
 } gsync_progress;
@@ -152,20 +152,18 @@ typedef enum gsync_log_level {
 typedef void (*gsync_log_function)(void *user, gsync_log_level level, const char *message);
 
 typedef struct gsync_comm_options {
-    size_t struct_size;         /* set by the initializer */
-    gsync_transport transport;  /* 0: AUTO */
-    gsync_progress progress;    /* 0: AUTO */
-    uint32_t timeout_ms;        /* 0: ten minutes. How long any wait for other ranks may take */
-    uint32_t ranks_per_host;    /* 0: as the machine is. k: treat every k ranks of a host as a host of their own,
-                                   so that the path between hosts can be tried on one machine (MPI only) */
-    gsync_log_function log;     /* NULL: silent */
-    void *log_user;             /* handed to log */
-    gsync_log_level log_level;  /* 0: GSYNC_LOG_WARN. The least important level that is still reported */
+    size_t struct_size;        /* set by the initializer */
+    gsync_transport transport; /* 0: AUTO */
+    gsync_progress progress;   /* 0: AUTO */
+    uint32_t timeout_ms;       /* 0: ten minutes. How long any wait for other ranks may take */
+    uint32_t ranks_per_host;   /* 0: as the machine is. k: treat every k ranks of a host as a host of their own,
+                                  so that the path between hosts can be tried on one machine (MPI only) */
+    gsync_log_function log;    /* NULL: silent */
+    void *log_user;            /* handed to log */
+    gsync_log_level log_level; /* 0: GSYNC_LOG_WARN. The least important level that is still reported */
 } gsync_comm_options;
 #define GSYNC_COMM_OPTIONS_INIT                                                                                        \
-    {                                                                                                                  \
-        sizeof(gsync_comm_options), GSYNC_TRANSPORT_AUTO, GSYNC_PROGRESS_AUTO, 0, 0, 0, 0, (gsync_log_level)0          \
-    }
+    { sizeof(gsync_comm_options), GSYNC_TRANSPORT_AUTO, GSYNC_PROGRESS_AUTO, 0, 0, 0, 0, (gsync_log_level)0 }
 
 /**
  * Collective. Makes the communicator of all processes that the launcher (mpirun, srun) started, or of this process
@@ -283,7 +281,7 @@ typedef struct gsync_options {
     gsync_weighting weighting;       /* 0: WEIGHT_OF_SUMS */
     gsync_divisor divisor;           /* 0: DIVIDE_BY_WORLD */
     int averages_window;             /* 0: micro-batches of a window are summed. 1: GSYNC_MEAN also divides by the
-                                        number of micro-batches that the window really had */
+                                        number of micro-batches that the window really had. GSYNC_MEAN only */
     int is_strict;                   /* 1: gsync_finish refuses gradients that were never marked, by name */
     int finds_unused;                /* 1: a gradient not marked in the whole window is unused: it contributes zeros,
                                         and where no rank used it its buffer is left untouched */
@@ -361,24 +359,22 @@ typedef enum gsync_phase {
 /** What a step did. Set struct_size with the initializer before the call. Times are in nanoseconds. */
 typedef struct gsync_step_info {
     size_t struct_size;
-    uint64_t step;            /* synchronised windows finished so far, this one included */
-    uint32_t micro_batches;   /* that this rank contributed to the window */
-    uint32_t participants;    /* ranks that contributed at least one micro-batch */
-    double divisor;           /* what the sum was divided by; 1 for GSYNC_SUM */
-    double weight_total;      /* sum of the window's weights over all ranks */
-    size_t bucket_count;      /* buckets of the plan */
-    size_t buckets_launched;  /* in this step, by this rank */
-    size_t buckets_reduced;   /* after a failure: the first buckets_reduced buckets of the plan hold results */
-    int has_torn_bucket;      /* after a failure: 1 when the next bucket was being reduced in place: it may mix both */
-    uint64_t bytes_reduced;   /* of this rank's gradients that took part */
-    uint64_t bytes_copied;    /* packed and unpacked; 0 where gradients live in the library's buckets */
-    size_t gradients_unused;  /* finds_unused: gradients that no rank used */
-    uint64_t exposed_ns;      /* how long gsync_finish kept the caller */
+    uint64_t step;           /* synchronised windows finished so far, this one included */
+    uint32_t micro_batches;  /* that this rank contributed to the window */
+    uint32_t participants;   /* ranks that contributed at least one micro-batch */
+    double divisor;          /* what the sum was divided by; 1 for GSYNC_SUM */
+    double weight_total;     /* sum of the window's weights over all ranks */
+    size_t bucket_count;     /* buckets of the plan */
+    size_t buckets_launched; /* in this step, by this rank */
+    size_t buckets_reduced;  /* after a failure: the first buckets_reduced buckets of the plan hold results */
+    int has_torn_bucket;     /* after a failure: 1 when the next bucket was being reduced in place: it may mix both */
+    uint64_t bytes_reduced;  /* of this rank's gradients that took part */
+    uint64_t bytes_copied;   /* packed and unpacked; 0 where gradients live in the library's buckets */
+    size_t gradients_unused; /* finds_unused: gradients that no rank used */
+    uint64_t exposed_ns;     /* how long gsync_finish kept the caller */
 } gsync_step_info;
 #define GSYNC_STEP_INFO_INIT                                                                                           \
-    {                                                                                                                  \
-        sizeof(gsync_step_info), 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0                                             \
-    }
+    { sizeof(gsync_step_info), 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /**
  * Starts one micro-batch. The phase is sampled here and nowhere else. GSYNC_ERR_STATE if the last one was not
@@ -395,8 +391,11 @@ GSYNC_API gsync_status gsync_ready(gsync_reducer *reducer, const void *grad);
 /** gsync_ready for n addresses. All are tried; the first failure is returned. */
 GSYNC_API gsync_status gsync_ready_list(gsync_reducer *reducer, const void *const *grads, size_t n);
 
-/** GSYNC_WEIGHTED_MEAN: this micro-batch's number of samples or tokens, finite and >= 0. Between gsync_begin and the
- *  first mark. Without the call a micro-batch weighs 0. */
+/**
+ * GSYNC_WEIGHTED_MEAN: this micro-batch's number of samples or tokens, finite and >= 0. Between gsync_begin and the
+ * first mark, in every micro-batch: a forgotten weight is GSYNC_ERR_STATE in gsync_ready and gsync_finish. With other
+ * ops it is only reported in gsync_step_info.weight_total.
+ */
 GSYNC_API gsync_status gsync_set_weight(gsync_reducer *reducer, double weight);
 
 /**
@@ -429,13 +428,11 @@ GSYNC_API int gsync_is_used(const gsync_reducer *reducer, const char *name);
 typedef struct gsync_bucket_info {
     size_t struct_size;
     size_t gradient_count;
-    size_t bytes;      /* of the gradients in it */
+    size_t bytes; /* of the gradients in it */
     gsync_dtype dtype;
 } gsync_bucket_info;
 #define GSYNC_BUCKET_INFO_INIT                                                                                         \
-    {                                                                                                                  \
-        sizeof(gsync_bucket_info), 0, 0, (gsync_dtype)0                                                                \
-    }
+    { sizeof(gsync_bucket_info), 0, 0, (gsync_dtype)0 }
 
 /** Buckets, in the order in which they are launched. 0 before commit. */
 GSYNC_API size_t gsync_bucket_count(const gsync_reducer *reducer);

@@ -14,8 +14,9 @@
 enum { OPTION_COUNT = 13 };
 
 static const char *const option_names[OPTION_COUNT] = {
-    "strategy",  "order",   "bucket_bytes_max", "bucket_bytes_first_max", "op",           "accumulation", "weighting",
-    "divisor",   "averages_window", "is_strict", "finds_unused",          "checks_writes", "timeout_ms"};
+    "strategy",     "order",         "bucket_bytes_max", "bucket_bytes_first_max", "op",
+    "accumulation", "weighting",     "divisor",          "averages_window",        "is_strict",
+    "finds_unused", "checks_writes", "timeout_ms"};
 
 typedef struct commit_record {
     int32_t status;
@@ -62,18 +63,10 @@ static uint64_t digest_gradients(const gsync_reducer *reducer) {
 static void list_options(const gsync_reducer *reducer, uint64_t *values) {
     const gsync_options *options = &reducer->options;
     const uint64_t all[OPTION_COUNT] = {
-        (uint64_t)options->strategy,
-        (uint64_t)options->order,
-        options->bucket_bytes_max,
-        options->bucket_bytes_first_max,
-        (uint64_t)options->op,
-        (uint64_t)options->accumulation,
-        (uint64_t)options->weighting,
-        (uint64_t)options->divisor,
-        (uint64_t)options->averages_window,
-        (uint64_t)options->is_strict,
-        (uint64_t)options->finds_unused,
-        (uint64_t)options->checks_writes,
+        (uint64_t)options->strategy,      (uint64_t)options->order,        options->bucket_bytes_max,
+        options->bucket_bytes_first_max,  (uint64_t)options->op,           (uint64_t)options->accumulation,
+        (uint64_t)options->weighting,     (uint64_t)options->divisor,      (uint64_t)options->averages_window,
+        (uint64_t)options->is_strict,     (uint64_t)options->finds_unused, (uint64_t)options->checks_writes,
         reducer->comm->group->timeout_ms,
     };
     memcpy(values, all, sizeof all);

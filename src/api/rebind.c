@@ -108,7 +108,10 @@ static gsync_status rebind_list(gsync_reducer *reducer, void *const *grads, size
 gsync_status gsync_reducer_rebind_list(gsync_reducer *reducer, void *const *grads, size_t n) {
     const char *call = "gsync_reducer_rebind_list";
     gsync_status status = check_between_steps(reducer, call);
-    if (status == GSYNC_OK && (grads == NULL || n != reducer->gradient_count)) {
+    if (status == GSYNC_OK && grads == NULL && n != 0) {
+        status = gs_fail(GSYNC_ERR_ARGUMENT, "%s: grads is NULL", call);
+    }
+    if (status == GSYNC_OK && n != reducer->gradient_count) {
         status = gs_fail(GSYNC_ERR_ARGUMENT, "%s: %zu addresses for %zu gradients", call, n, reducer->gradient_count);
     }
     if (status == GSYNC_OK && n != 0) {

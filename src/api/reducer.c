@@ -31,6 +31,10 @@ static gsync_status check_options(const gsync_options *options) {
                        "gsync_options.weighting: GSYNC_WEIGHT_OF_MEANS needs accumulation GSYNC_CLIENT_OVERWRITES: "
                        "the library can only weigh micro-batches that it adds up itself");
     }
+    if (options->averages_window && options->op != GSYNC_MEAN) {
+        return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_options.averages_window is about GSYNC_MEAN: sums are not divided, "
+                                           "and weights already count each micro-batch");
+    }
     if (options->is_strict && options->finds_unused) {
         return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_options: is_strict refuses unmarked gradients and finds_unused "
                                            "expects them: set one of the two");
@@ -173,8 +177,8 @@ static gsync_status check_new(const gsync_reducer *reducer, const char *name, co
     }
     if (!gs_dtype_is_floating(tensor->dtype)) {
         return gs_fail(GSYNC_ERR_ARGUMENT,
-                       "gradient '%s': dtype %d (%s) is not a floating-point type, and means of integers are not "
-                       "integers",
+                       "gradient '%s': dtype %d (%s) is not a floating-point type: gradients are float32, float64, "
+                       "float16 or bfloat16",
                        name, (int)tensor->dtype, gs_dtype_name(tensor->dtype));
     }
     if (tensor->columns != 0 && tensor->rows > SIZE_MAX / 16 / tensor->columns) {

@@ -46,7 +46,8 @@ struct gsync_reducer {
     uint32_t window_micro_batches;
     double window_weight;
     double micro_weight;
-    uint64_t step; /* synchronised windows so far */
+    bool lacks_weight; /* WEIGHTED_MEAN: gsync_set_weight has not been called in this micro-batch */
+    uint64_t step;     /* synchronised windows so far */
     bool is_synced;
     bool has_finished;    /* at least one micro-batch */
     gsync_step_info info; /* of the last finish */

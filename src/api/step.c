@@ -33,8 +33,8 @@ static void begin_pipeline(gsync_reducer *reducer) {
     gs_engine_unlock(&reducer->comm->engine);
 }
 
-static gsync_status begin(gsync_reducer *reducer, gsync_phase phase) {
-    GS_TRY(gs_reducer_check(reducer, GS_REDUCER_IDLE, "gsync_begin"));
+static gsync_status begin(gsync_reducer *reducer, gsync_phase phase, const char *call) {
+    GS_TRY(gs_reducer_check(reducer, GS_REDUCER_IDLE, call));
     if (phase != GSYNC_SYNC && phase != GSYNC_ACCUMULATE) {
         return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_begin: %d is no gsync_phase", (int)phase);
     }
@@ -51,6 +51,7 @@ static gsync_status begin(gsync_reducer *reducer, gsync_phase phase) {
     reducer->phase = phase;
     reducer->is_synced = false;
     reducer->micro_weight = 0;
+    reducer->lacks_weight = reducer->options.op == GSYNC_WEIGHTED_MEAN;
     reducer->window_micro_batches++;
     if (phase == GSYNC_SYNC) {
         begin_pipeline(reducer);
@@ -60,7 +61,7 @@ static gsync_status begin(gsync_reducer *reducer, gsync_phase phase) {
 }
 
 gsync_status gsync_begin(gsync_reducer *reducer, gsync_phase phase) {
-    return gs_comm_report(comm_of(reducer), begin(reducer, phase));
+    return gs_comm_report(comm_of(reducer), begin(reducer, phase, "gsync_begin"));
 }
 
 static bool has_marks(const gsync_reducer *reducer) {
@@ -84,6 +85,7 @@ static gsync_status set_weight(gsync_reducer *reducer, double weight) {
         return gs_fail(GSYNC_ERR_STATE, "gsync_set_weight: call it before the first gsync_ready of the micro-batch");
     }
     reducer->micro_weight = weight;
+    reducer->lacks_weight = false;
     if (reducer->phase == GSYNC_SYNC) {
         gs_engine_lock(&reducer->comm->engine);
         reducer->pipeline.step.weight = reducer->window_weight + weight;
@@ -117,8 +119,8 @@ static void launch_full(gsync_reducer *reducer, uint32_t bucket) {
 static gsync_status refuse_mark(const gsync_reducer *reducer, uint32_t index) {
     const uint32_t uses = reducer->shapes[index].uses;
     return gs_fail(GSYNC_ERR_ALREADY_READY,
-                   "rank %d: gradient '%s' was marked ready more than %u time%s in this micro-batch: mark it once, or "
-                   "declare its uses with gsync_reducer_set_uses",
+                   "rank %d: gradient '%s' was marked ready more than %u time%s in this micro-batch: mark it that "
+                   "often, or declare more uses with gsync_reducer_set_uses",
                    reducer->comm->group->rank, reducer->gradients[index].name, uses, uses == 1 ? "" : "s");
 }
 
@@ -151,14 +153,21 @@ static gsync_status mark(gsync_reducer *reducer, uint32_t index) {
     return GSYNC_OK;
 }
 
-static gsync_status explain_unarmed(const gsync_reducer *reducer) {
-    return gs_reducer_check(reducer, GS_REDUCER_ARMED, "gsync_ready");
+/* A forgotten weight would count as nothing, silently. */
+static gsync_status check_weight(const gsync_reducer *reducer, const char *call) {
+    if (reducer->lacks_weight) {
+        return gs_fail(GSYNC_ERR_STATE,
+                       "%s: with GSYNC_WEIGHTED_MEAN call gsync_set_weight first in every micro-batch (0 is a weight)",
+                       call);
+    }
+    return GSYNC_OK;
 }
 
 static gsync_status ready(gsync_reducer *reducer, const void *grad) {
     if (reducer == NULL || gs_reducer_get_stage(reducer) != GS_REDUCER_ARMED) {
-        return explain_unarmed(reducer);
+        return gs_reducer_check(reducer, GS_REDUCER_ARMED, "gsync_ready");
     }
+    GS_TRY(check_weight(reducer, "gsync_ready"));
     const uint32_t index = gs_index_map_find(&reducer->addresses, (uintptr_t)grad);
     if (index == GS_NO_INDEX || grad == NULL) {
         return gs_fail(GSYNC_ERR_UNKNOWN_GRADIENT,
@@ -315,6 +324,7 @@ static gsync_status finish_synchronising(gsync_reducer *reducer, bool may_refuse
         reducer->step++;
         return GSYNC_OK; /* nothing to learn, nothing to send */
     }
+    gs_engine_attend(engine);
     launch_rest(reducer, may_refuse);
     const gsync_status status = gs_engine_wait(engine, &reducer->pipeline);
     note_outcome(reducer);
@@ -369,6 +379,9 @@ gsync_status gsync_finish(gsync_reducer *reducer, gsync_step_info *info) {
         return give_info(reducer, info, GSYNC_OK); /* called twice */
     }
     status = gs_reducer_check(reducer, GS_REDUCER_ARMED, "gsync_finish");
+    if (status == GSYNC_OK) {
+        status = check_weight(reducer, "gsync_finish");
+    }
     if (status != GSYNC_OK) {
         return gs_comm_report(reducer->comm, status);
     }
@@ -393,7 +406,7 @@ static void empty_micro_batch(gsync_reducer *reducer) {
 
 static gsync_status begin_empty(gsync_reducer *reducer) {
     if (gs_reducer_get_stage(reducer) != GS_REDUCER_ARMED) {
-        GS_TRY(begin(reducer, GSYNC_SYNC));
+        GS_TRY(begin(reducer, GSYNC_SYNC, "gsync_finish_empty"));
     }
     GS_TRY(gs_reducer_check(reducer, GS_REDUCER_ARMED, "gsync_finish_empty"));
     if (reducer->phase != GSYNC_SYNC || has_marks(reducer)) {

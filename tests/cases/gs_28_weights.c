@@ -82,17 +82,20 @@ static void GS_28_a_zero_total_weight_gives_zeros_and_no_nan(ranks_context *ctx)
     }
 }
 
-static void GS_28_a_micro_batch_without_a_weight_weighs_nothing(ranks_context *ctx) {
+static void GS_28_a_forgotten_weight_is_refused_and_can_be_mended(ranks_context *ctx) {
     const int last = ctx->world - 1;
     gsync_step_info info = GSYNC_STEP_INFO_INIT;
     ranks_model *model = open_weighted(ctx, GSYNC_WEIGHT_OF_MEANS);
     REQUIRE_OK(gsync_begin(model->reducer, GSYNC_SYNC));
-    if (ctx->rank != last) {
-        REQUIRE_OK(gsync_set_weight(model->reducer, 2.0));
-    }
     fill_with(model, ctx->rank == last ? 1000.0 : 3.0);
+    if (ctx->rank == last) {
+        CHECK_STATUS(gsync_ready(model->reducer, model->tensors[0].grad), GSYNC_ERR_STATE);
+        CHECK_STATUS(gsync_finish(model->reducer, &info), GSYNC_ERR_STATE);
+        CHECK_CONTAINS(gsync_last_error(), "gsync_set_weight");
+    }
+    REQUIRE_OK(gsync_set_weight(model->reducer, ctx->rank == last ? 0.0 : 2.0));
     REQUIRE_OK(gsync_finish(model->reducer, &info));
-    check_filled_with(model, 3.0);
+    check_filled_with(model, last == 0 ? 0.0 : 3.0);
     CHECK_REAL(info.weight_total, 2.0 * last);
 }
 
@@ -132,17 +135,20 @@ static void train_on_cut(ranks_context *ctx, gsync_weighting weighting, int batc
     const int shares = ctx->world * (ctx->world + 1) / 2;
     const int begin = SAMPLES * (ctx->rank * (ctx->rank + 1) / 2) / shares;
     const int end = SAMPLES * ((ctx->rank + 1) * (ctx->rank + 2) / 2) / shares;
-    for (int first = begin; first < end; first += batch_size) {
-        const int count = end - first < batch_size ? end - first : batch_size;
-        const gsync_phase phase = first + count == end ? GSYNC_SYNC : GSYNC_ACCUMULATE;
-        REQUIRE_OK(sample_batch(model, phase, weighting, first, count, &info));
-    }
     double mean = 0;
     for (int sample = 0; sample < SAMPLES; sample++) {
         mean += sample_gradient(sample) / SAMPLES;
     }
-    check_filled_with(model, mean);
-    CHECK_REAL(info.weight_total, SAMPLES);
+    /* Twice: a window's weights must not be found in the next one. */
+    for (int epoch = 0; epoch < 2; epoch++) {
+        for (int first = begin; first < end; first += batch_size) {
+            const int count = end - first < batch_size ? end - first : batch_size;
+            const gsync_phase phase = first + count == end ? GSYNC_SYNC : GSYNC_ACCUMULATE;
+            REQUIRE_OK(sample_batch(model, phase, weighting, first, count, &info));
+        }
+        check_filled_with(model, mean);
+        CHECK_REAL(info.weight_total, SAMPLES);
+    }
     gsync_reducer_destroy(&model->reducer);
 }
 
@@ -177,6 +183,6 @@ RANKS_MAIN(RANKS_TEST_WITH(GS_28_means_of_unequal_batches_are_weighted, .world_m
            RANKS_TEST_WITH(GS_28_sums_of_unequal_batches_are_divided_by_the_total_weight, .world_min = 2,
                            .world_max = 2),
            RANKS_TEST(GS_28_a_zero_total_weight_gives_zeros_and_no_nan),
-           RANKS_TEST_WITH(GS_28_a_micro_batch_without_a_weight_weighs_nothing, .world_min = 2),
+           RANKS_TEST_WITH(GS_28_a_forgotten_weight_is_refused_and_can_be_mended, .world_min = 2),
            RANKS_TEST(GS_28_the_result_does_not_depend_on_how_samples_were_cut),
            RANKS_TEST(GS_28_weights_that_are_none_or_come_late_are_refused))

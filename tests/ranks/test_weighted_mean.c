@@ -156,7 +156,9 @@ static void a_weight_total_of_zero_gives_zeros(ranks_context *ctx) {
     ranks_model *model = ranks_model_new(ctx, counts, 2, GSYNC_FLOAT32);
     REQUIRE_OK(ranks_model_open(model, &options));
     ranks_model_fill(model, RANKS_INTEGERS, 1);
-    REQUIRE_OK(ranks_model_step(model, NULL, &info)); /* no weight was set */
+    REQUIRE_OK(gsync_begin(model->reducer, GSYNC_SYNC));
+    REQUIRE_OK(gsync_set_weight(model->reducer, 0));
+    REQUIRE_OK(gsync_finish(model->reducer, &info));
     CHECK_REAL(info.weight_total, 0);
     for (size_t i = 0; i < 8; i++) {
         const size_t t = i < 3 ? 0 : 1;
