@@ -3,7 +3,7 @@
 
 #define LOAD(member, type, expression)                                                                                 \
     do {                                                                                                               \
-        const type *x = (const type *)from;                                                                          \
+        const type *x = (const type *)from;                                                                            \
         for (size_t k = 0; k < count; k++) {                                                                           \
             wide->member[k] = expression;                                                                              \
         }                                                                                                              \
@@ -37,7 +37,7 @@ void gs_widen(gs_wide_block *restrict wide, const void *restrict from, gsync_dty
 
 #define STORE(type, expression)                                                                                        \
     do {                                                                                                               \
-        type *y = (type *)to;                                                                                      \
+        type *y = (type *)to;                                                                                          \
         for (size_t k = 0; k < count; k++) {                                                                           \
             y[k] = expression;                                                                                         \
         }                                                                                                              \
