@@ -5,6 +5,7 @@
 
 #include "ranks.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const size_t three_counts[] = {3, 4, 5};
@@ -171,6 +172,15 @@ static void GS_16_a_rank_without_gradients_is_left_out_of_the_divisor_if_asked(r
     finish_without_data_on_last(ctx, GSYNC_DIVIDE_BY_PARTICIPANTS, false);
 }
 
+/* Alone, or at the end of "rank 2, 3": of another host it is not known which of its ranks is late. */
+static bool names_rank(const char *text, int rank) {
+    char alone[24];
+    char listed[24];
+    snprintf(alone, sizeof(alone), "rank %d", rank);
+    snprintf(listed, sizeof(listed), ", %d", rank);
+    return strstr(text, alone) != NULL || strstr(text, listed) != NULL;
+}
+
 /*
  * The rank whose deadline passes first gets GSYNC_ERR_TIMEOUT and gives up; ranks that hear of that before their own
  * deadline get GSYNC_ERR_ABORTED with its words. Both name the absent rank.
@@ -181,10 +191,9 @@ static void GS_16_without_the_call_the_others_get_a_timeout_that_names_the_rank(
     ranks_model *model = ranks_model_new(ctx, three_counts, 3, GSYNC_FLOAT32);
     REQUIRE_OK(ranks_model_open(model, NULL));
     if (ctx->rank != last) {
-        const char name[] = {'r', 'a', 'n', 'k', ' ', (char)('0' + last), '\0'};
         status = ranks_model_step(model, NULL, NULL);
         CHECK(status == GSYNC_ERR_TIMEOUT || status == GSYNC_ERR_ABORTED);
-        CHECK_CONTAINS(gsync_last_error(), name);
+        CHECK(names_rank(gsync_last_error(), last));
         CHECK_STATUS(gsync_begin(model->reducer, GSYNC_SYNC), GSYNC_ERR_STATE);
     }
     /* The absent rank waits here until all have failed: leaving would be another error, GSYNC_ERR_PEER_LOST. */
