@@ -215,7 +215,21 @@ static void try_late_write(ranks_context *ctx, size_t tensor, size_t element, gs
     }
 }
 
+/* With a helper the late write is a data race with the helper's reading: that is the mistake which this option finds.
+ */
+static bool would_be_a_race(const ranks_context *ctx) {
+#if defined(__SANITIZE_THREAD__)
+    return ctx->comm_options.progress != GSYNC_PROGRESS_CALLER;
+#else
+    (void)ctx;
+    return false;
+#endif
+}
+
 static void a_late_write_is_found_on_all_ranks_by_name(ranks_context *ctx) {
+    if (would_be_a_race(ctx)) {
+        SKIP("ThreadSanitizer finds the late write too");
+    }
     for (size_t c = 0; c < 3 && !ranks_has_failed(ctx); c++) {
         try_late_write(ctx, 3, 299, GSYNC_SYNC, caps[c]);
         try_late_write(ctx, 1, 0, GSYNC_SYNC, caps[c]);
@@ -249,6 +263,7 @@ RANKS_MAIN(RANKS_TEST(strict_refuses_what_one_rank_forgot_on_all_ranks_by_name),
            RANKS_TEST(unused_gradients_count_as_zeros_and_stay_untouched_where_nobody_used_them),
            RANKS_TEST(what_no_rank_used_in_its_whole_window_is_unused_and_no_other),
            RANKS_TEST(strict_and_finds_unused_exclude_each_other),
-           RANKS_TEST(a_late_write_is_found_on_all_ranks_by_name),
+           RANKS_TEST_WITH(a_late_write_is_found_on_all_ranks_by_name, .progress = GSYNC_PROGRESS_HELPER),
+           RANKS_TEST_WITH(a_late_write_is_found_on_all_ranks_by_name, .progress = GSYNC_PROGRESS_CALLER),
            RANKS_TEST(a_late_write_in_an_accumulating_micro_batch_is_found_by_the_rank_that_did_it),
            RANKS_TEST(writing_before_the_mark_and_after_finish_is_no_late_write))

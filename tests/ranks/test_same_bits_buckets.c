@@ -12,7 +12,11 @@
 
 #define KIB ((size_t)1024)
 #define MIB (KIB * 1024)
+#if defined(__SANITIZE_THREAD__)
+#define LARGE (64 * KIB + 1) /* ThreadSanitizer looks for races, for which this is large enough, and is slow */
+#else
 #define LARGE (MIB + 1) /* elements: 2^20 + 1 */
+#endif
 
 typedef struct setting {
     gsync_strategy strategy;
