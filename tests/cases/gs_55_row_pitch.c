@@ -222,6 +222,6 @@ static void GS_55_a_pitch_below_the_row_is_refused_by_name(ranks_context *ctx) {
 RANKS_MAIN(RANKS_TEST(GS_55_rows_with_a_pitch_are_reduced_and_pads_left_alone),
            RANKS_TEST(GS_55_the_pitch_may_differ_between_ranks), RANKS_TEST(GS_55_two_matrices_may_interleave),
            LATE_WRITE_TEST(GS_55_only_elements_count_as_late_writes),
-           RANKS_TEST(GS_55_row_major_against_column_major_is_a_mismatch),
-           RANKS_TEST(GS_55_a_matrix_against_a_dense_gradient_is_a_mismatch),
+           RANKS_TEST_WITH(GS_55_row_major_against_column_major_is_a_mismatch, .world_min = 2),
+           RANKS_TEST_WITH(GS_55_a_matrix_against_a_dense_gradient_is_a_mismatch, .world_min = 2),
            RANKS_TEST(GS_55_a_pitch_below_the_row_is_refused_by_name))

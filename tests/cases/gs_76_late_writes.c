@@ -206,7 +206,8 @@ static void GS_76_without_the_check_a_late_write_goes_unnoticed(ranks_context *c
 
 RANKS_MAIN(LATE_WRITE_TEST(GS_76_a_write_between_mark_and_finish_is_named_on_every_rank),
            LATE_WRITE_TEST(GS_76_also_for_gradients_in_the_librarys_memory),
-           LATE_WRITE_TEST(GS_76_a_write_while_the_bucket_waits_for_another_rank),
+           RANKS_TEST_WITH(GS_76_a_write_while_the_bucket_waits_for_another_rank, .world_min = 2,
+                           .progress = LATE_WRITE_PROGRESS),
            LATE_WRITE_TEST(GS_76_a_tied_weight_marked_after_its_first_write),
            LATE_WRITE_TEST(GS_76_a_late_write_in_an_accumulating_micro_batch),
            LATE_WRITE_TEST(GS_76_honest_writes_are_no_late_writes),

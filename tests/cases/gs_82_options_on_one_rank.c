@@ -190,8 +190,8 @@ static void GS_82_a_default_written_out_is_no_difference(ranks_context *ctx) {
     CHECK_MODEL_MEAN(model, RANKS_INTEGERS, 1);
 }
 
-RANKS_MAIN(RANKS_TEST(GS_82_an_option_on_rank_0_only_is_named_on_every_rank),
-           RANKS_TEST(GS_82_an_option_on_the_last_rank_only_is_named_on_every_rank),
+RANKS_MAIN(RANKS_TEST_WITH(GS_82_an_option_on_rank_0_only_is_named_on_every_rank, .world_min = 2),
+           RANKS_TEST_WITH(GS_82_an_option_on_the_last_rank_only_is_named_on_every_rank, .world_min = 2),
            RANKS_TEST_WITH(GS_82_a_timeout_on_rank_0_only_is_named_on_every_rank, .needs_mpi = true,
                            .needs_no_comm = true),
            RANKS_TEST_WITH(GS_82_log_level_and_progress_may_differ, .needs_mpi = true, .needs_no_comm = true),

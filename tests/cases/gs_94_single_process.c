@@ -289,17 +289,17 @@ static void GS_94_asking_for_mpi_without_it_says_not_built(ranks_context *ctx) {
 #endif
 }
 
+#define GS_94_TEST(function) RANKS_TEST_WITH(function, .world_max = 1)
 #define GS_94_WITHOUT_LAUNCHER(function) RANKS_TEST_WITH(function, .world_max = 1, .needs_no_comm = true)
 
-RANKS_MAIN(RANKS_TEST(GS_94_the_communicator_is_a_world_of_one),
-           RANKS_TEST(GS_94_collective_calls_leave_values_as_they_are), RANKS_TEST(GS_94_all_done_is_my_own_answer),
-           RANKS_TEST(GS_94_a_world_of_one_splits_into_itself), RANKS_TEST(GS_94_a_step_returns_the_gradient_itself),
-           RANKS_TEST(GS_94_a_weighted_mean_divides_by_the_own_weight), RANKS_TEST(GS_94_windows_are_added_up),
-           RANKS_TEST(GS_94_joining_with_nothing_gives_zeros),
-           LATE_WRITE_TEST(GS_94_the_trainers_mistakes_are_found_alone_too),
-           RANKS_TEST(GS_94_unused_and_frozen_gradients_stay_untouched),
-           RANKS_TEST(GS_94_gradients_live_in_the_library_and_move), RANKS_TEST(GS_94_the_plan_can_be_looked_at),
-           RANKS_TEST(GS_94_abort_ends_a_world_of_one_too),
-           RANKS_TEST(GS_94_a_transport_that_does_not_exist_is_refused),
-           GS_94_WITHOUT_LAUNCHER(GS_94_another_launchers_processes_are_not_taken_for_one),
-           GS_94_WITHOUT_LAUNCHER(GS_94_asking_for_mpi_without_it_says_not_built))
+RANKS_MAIN(
+    GS_94_TEST(GS_94_the_communicator_is_a_world_of_one), GS_94_TEST(GS_94_collective_calls_leave_values_as_they_are),
+    GS_94_TEST(GS_94_all_done_is_my_own_answer), GS_94_TEST(GS_94_a_world_of_one_splits_into_itself),
+    GS_94_TEST(GS_94_a_step_returns_the_gradient_itself), GS_94_TEST(GS_94_a_weighted_mean_divides_by_the_own_weight),
+    GS_94_TEST(GS_94_windows_are_added_up), GS_94_TEST(GS_94_joining_with_nothing_gives_zeros),
+    RANKS_TEST_WITH(GS_94_the_trainers_mistakes_are_found_alone_too, .world_max = 1, .progress = LATE_WRITE_PROGRESS),
+    GS_94_TEST(GS_94_unused_and_frozen_gradients_stay_untouched),
+    GS_94_TEST(GS_94_gradients_live_in_the_library_and_move), GS_94_TEST(GS_94_the_plan_can_be_looked_at),
+    GS_94_TEST(GS_94_abort_ends_a_world_of_one_too), GS_94_TEST(GS_94_a_transport_that_does_not_exist_is_refused),
+    GS_94_WITHOUT_LAUNCHER(GS_94_another_launchers_processes_are_not_taken_for_one),
+    GS_94_WITHOUT_LAUNCHER(GS_94_asking_for_mpi_without_it_says_not_built))
