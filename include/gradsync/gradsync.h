@@ -402,6 +402,8 @@ GSYNC_API gsync_status gsync_set_weight(gsync_reducer *reducer, double weight);
  * Ends the micro-batch. In GSYNC_SYNC: collective; returns when every gradient holds the result. In
  * GSYNC_ACCUMULATE: returns at once (after adding to the accumulators with GSYNC_CLIENT_OVERWRITES). A second call
  * does nothing and returns GSYNC_OK. info may be NULL.
+ * Several reducers may be finished in another order on another rank, if all their gradients were marked before and
+ * neither finds_unused nor checks_writes is set.
  *
  * With a zero weight total the result is zero. After GSYNC_ERR_TIMEOUT, _PEER_LOST, _ABORTED or _TRANSPORT the
  * reducer must be destroyed; after any other error the next gsync_begin starts a fresh window.
