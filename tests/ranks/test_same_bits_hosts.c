@@ -51,7 +51,7 @@ static void try_hosts(ranks_context *ctx, uint32_t ranks_per_host, gsync_dtype d
     for (size_t c = 0; c < 4 && !ranks_has_failed(ctx); c++) {
         take_steps(model, comm, caps[c], places[c]);
     }
-    gsync_reducer_destroy(&model->reducer);
+    bits_model_close(model);
     gsync_comm_destroy(&comm);
 }
 

@@ -22,6 +22,7 @@ bits_model *bits_model_new(ranks_context *ctx, const bits_shape *shapes, size_t 
                            const oracle_terms *terms) {
     bits_model *model = ranks_memory(ctx, sizeof *model);
     *model = (bits_model){.ctx = ctx, .tensor_count = tensor_count, .setting = ""};
+    model->keeper = ranks_model_new(ctx, NULL, 0, GSYNC_FLOAT32);
     model->tensors = ranks_memory(ctx, tensor_count * sizeof *model->tensors);
     for (size_t i = 0; i < tensor_count; i++) {
         bits_tensor *tensor = &model->tensors[i];
@@ -103,7 +104,8 @@ static gsync_status add(bits_model *model, const bits_tensor *tensor) {
 
 gsync_status bits_model_open(bits_model *model, gsync_comm *comm, const gsync_options *options, bits_place place) {
     place_all(model, place);
-    gsync_status status = gsync_reducer_create(&model->reducer, comm, options);
+    gsync_status status = gsync_reducer_create(&model->keeper->reducer, comm, options);
+    model->reducer = model->keeper->reducer;
     for (size_t i = 0; status == GSYNC_OK && i < model->tensor_count; i++) {
         status = add(model, &model->tensors[i]);
     }
@@ -117,7 +119,8 @@ gsync_status bits_model_open(bits_model *model, gsync_comm *comm, const gsync_op
 }
 
 void bits_model_close(bits_model *model) {
-    gsync_reducer_destroy(&model->reducer);
+    gsync_reducer_destroy(&model->keeper->reducer);
+    model->reducer = NULL;
     for (size_t i = 0; i < model->tensor_count; i++) {
         if (model->tensors[i].block != NULL) {
             ranks_memory_free(model->ctx, model->tensors[i].block);

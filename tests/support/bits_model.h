@@ -52,7 +52,8 @@ typedef struct bits_tensor {
 
 typedef struct bits_model {
     ranks_context *ctx;
-    gsync_reducer *reducer;
+    gsync_reducer *reducer; /* NULL unless open */
+    ranks_model *keeper;    /* has the reducer destroyed when the test ends before bits_model_close */
     bits_tensor *tensors;
     size_t tensor_count;
     size_t bytes; /* of all gradients */
