@@ -10,13 +10,18 @@ static size_t align_slot(size_t bytes) {
     return (bytes + SLOT_ALIGNMENT - 1) / SLOT_ALIGNMENT * SLOT_ALIGNMENT;
 }
 
+/* A gradient without elements has a place too: at another's address its marks would be taken for the other's. */
+static size_t place_bytes(size_t bytes) {
+    return align_slot(bytes == 0 ? 1 : bytes);
+}
+
 /* ---- memory ---- */
 
 size_t gs_pipeline_slot_bytes(const gs_plan_gradient *shapes, size_t gradient_count, bool sums_wide) {
     size_t total = 0;
     for (size_t i = 0; i < gradient_count; i++) {
         const gsync_dtype wire = sums_wide ? gs_dtype_wide(shapes[i].dtype) : shapes[i].dtype;
-        total += align_slot(shapes[i].count * gsync_dtype_size(wire));
+        total += place_bytes(shapes[i].count * gsync_dtype_size(wire));
     }
     return total;
 }
@@ -54,7 +59,7 @@ void gs_pipeline_lay_out(gs_pipeline *pipeline, unsigned char *views) {
             /* Frozen or empty: it does not travel, but its address must not be another gradient's. */
             const gs_tensor *tensor = &pipeline->gradients[i].tensor;
             place_view(&pipeline->gradients[i], base + at);
-            at += align_slot(gs_tensor_count(tensor) * gsync_dtype_size(gs_pipeline_wire(pipeline, tensor->dtype)));
+            at += place_bytes(gs_tensor_count(tensor) * gsync_dtype_size(gs_pipeline_wire(pipeline, tensor->dtype)));
             continue;
         }
         const gs_bucket *bucket = &plan->buckets[b];
