@@ -76,6 +76,36 @@ static void large_gradients_between_hosts_have_the_same_bits(ranks_context *ctx)
     try_hosts(ctx, 2, GSYNC_BFLOAT16, large, 3);
 }
 
+/* One rank after the other has no data: with one rank to a host, a host has none; and zeros are divided away. */
+static void hosts_without_data_add_nothing(ranks_context *ctx) {
+    for (uint32_t per_host = 1; per_host <= 2; per_host++) {
+        gsync_comm *comm = comm_of_hosts(ctx, per_host);
+        for (int absent = 0; absent < ctx->world && !ranks_has_failed(ctx); absent++) {
+            const bits_shape shapes[] = {{1009, GSYNC_FLOAT32}, {77, GSYNC_BFLOAT16}};
+            const uint32_t members = ((1u << ctx->world) - 1) & ~(1u << absent);
+            const oracle_terms terms = {
+                .world = ctx->world, .ranks_per_host = (int)per_host, .divisor = ctx->world - 1, .members = members};
+            gsync_options options = GSYNC_OPTIONS_INIT;
+            bits_model *model = bits_model_new(ctx, shapes, 2, &terms);
+            options.divisor = GSYNC_DIVIDE_BY_PARTICIPANTS;
+            model->setting = "one rank absent";
+            REQUIRE_OK(bits_model_open(model, comm, &options, BITS_SHIFTED));
+            for (int round = 0; round < BITS_ROUNDS; round++) {
+                bits_model_load(model, round);
+                if (ctx->rank == absent) {
+                    REQUIRE_OK(gsync_finish_empty(model->reducer, NULL));
+                } else {
+                    REQUIRE_OK(gsync_begin(model->reducer, GSYNC_SYNC));
+                    REQUIRE_OK(gsync_finish(model->reducer, NULL));
+                }
+                bits_model_check(model, round);
+            }
+            bits_model_close(model);
+        }
+        gsync_comm_destroy(&comm);
+    }
+}
+
 /* Proves that the tests above can tell the orders apart. */
 static void two_hosts_of_two_ranks_give_other_bits_than_one_host_of_four(ranks_context *ctx) {
     enum { COUNT = 1009 };
@@ -95,5 +125,6 @@ static void two_hosts_of_two_ranks_give_other_bits_than_one_host_of_four(ranks_c
 
 RANKS_MAIN(BOTH(one_rank_on_each_host_sums_over_hosts_in_rank_order),
            BOTH(two_ranks_on_each_host_sum_inside_hosts_first),
+           RANKS_TEST_WITH(hosts_without_data_add_nothing, .needs_mpi = true),
            RANKS_TEST_WITH(large_gradients_between_hosts_have_the_same_bits, .needs_mpi = true),
            RANKS_TEST_WITH(two_hosts_of_two_ranks_give_other_bits_than_one_host_of_four, .world_min = 4))
