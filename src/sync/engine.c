@@ -25,6 +25,14 @@ static bool move_all(gs_engine *engine, bool *is_waiting) {
     return did_work;
 }
 
+/* Not trylock: another may be in the middle of a bucket, and whoever comes after it must look again. */
+static bool move_in_turn(gs_engine *engine, bool *is_waiting) {
+    pthread_mutex_lock(&engine->work);
+    const bool did_work = move_all(engine, is_waiting);
+    pthread_mutex_unlock(&engine->work);
+    return did_work;
+}
+
 /* ---- the helper ---- */
 
 /* Sleeps until there is something to do that no caller does. False: stop. */
@@ -46,9 +54,7 @@ static void *helper_main(void *argument) {
         const uint32_t seen = gs_bell_count(bell);
         const uint32_t kicks = atomic_load(&engine->kicks);
         bool is_waiting;
-        pthread_mutex_lock(&engine->work);
-        const bool did_work = move_all(engine, &is_waiting);
-        pthread_mutex_unlock(&engine->work);
+        const bool did_work = move_in_turn(engine, &is_waiting);
         if (!is_waiting) {
             handled = kicks;
         } else if (!did_work) {
@@ -205,10 +211,7 @@ gsync_status gs_engine_wait(gs_engine *engine, gs_pipeline *pipeline) {
         const uint32_t seen = gs_bell_count(bell);
         const uint32_t kicks = atomic_load(&engine->kicks);
         bool is_waiting;
-        /* Not trylock: the helper may be in the middle of a bucket, and whoever comes after it must look again. */
-        pthread_mutex_lock(&engine->work);
-        const bool did_work = move_all(engine, &is_waiting);
-        pthread_mutex_unlock(&engine->work);
+        const bool did_work = move_in_turn(engine, &is_waiting);
         if (gs_pipeline_has_ended(pipeline, &status)) {
             stop_attending(engine, is_waiting, kicks);
             return status;
