@@ -237,18 +237,22 @@ static gsync_status check_replicas(gsync_comm *comm, const char *const *names, c
     return GSYNC_OK;
 }
 
+static gsync_status check_buffers(const char *const *names, const void *const *bufs, const size_t *bytes, size_t n) {
+    if (n != 0 && (bufs == NULL || bytes == NULL)) {
+        return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_check_replicas: bufs or bytes is NULL");
+    }
+    for (size_t i = 0; i < n; i++) {
+        if ((bufs[i] == NULL && bytes[i] != 0) || (names != NULL && names[i] == NULL)) {
+            return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_check_replicas: buffer or name %zu is NULL", i);
+        }
+    }
+    return GSYNC_OK;
+}
+
 gsync_status gsync_check_replicas(gsync_comm *comm, const char *const *names, const void *const *bufs,
                                   const size_t *bytes, size_t n) {
     GS_TRY(gs_comm_check(comm));
-    gsync_status status = GSYNC_OK;
-    if (n != 0 && (bufs == NULL || bytes == NULL)) {
-        status = gs_fail(GSYNC_ERR_ARGUMENT, "gsync_check_replicas: bufs or bytes is NULL");
-    }
-    for (size_t i = 0; i < n && status == GSYNC_OK; i++) {
-        if ((bufs[i] == NULL && bytes[i] != 0) || (names != NULL && names[i] == NULL)) {
-            status = gs_fail(GSYNC_ERR_ARGUMENT, "gsync_check_replicas: buffer or name %zu is NULL", i);
-        }
-    }
+    gsync_status status = check_buffers(names, bufs, bytes, n);
     if (status == GSYNC_OK) {
         pthread_mutex_lock(&comm->calls);
         status = check_replicas(comm, names, bufs, bytes, n);
