@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 /*
@@ -253,6 +254,7 @@ static bool is_for_good(gsync_status status) {
 
 static gsync_status commit(gsync_reducer *reducer) {
     GS_TRY(gs_reducer_check(reducer, GS_REDUCER_OPEN, "gsync_reducer_commit"));
+    assert(reducer != NULL);
     const gsync_status status = reducer->was_committed ? commit_again(reducer) : commit_first(reducer);
     if (status != GSYNC_OK) {
         if (is_for_good(status)) {

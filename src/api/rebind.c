@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/reducer.h"
 
+#include <assert.h>
+
 /* Gradients that change their place between steps, and those that live in the library. */
 
 void *gsync_reducer_grad(const gsync_reducer *reducer, const char *name) {
@@ -55,6 +57,7 @@ static gsync_status check_doubles(const gsync_reducer *reducer) {
 
 static gsync_status rebind(gsync_reducer *reducer, const char *name, void *grad) {
     GS_TRY(check_between_steps(reducer, "gsync_reducer_rebind"));
+    assert(reducer != NULL);
     const uint32_t index = gs_reducer_find(reducer, name);
     if (index == GS_NO_INDEX) {
         return gs_fail(GSYNC_ERR_UNKNOWN_GRADIENT, "gsync_reducer_rebind: no gradient is called '%s'",

@@ -5,7 +5,7 @@
     do {                                                                                                               \
         const type *x = (const type *)from;                                                                            \
         for (size_t k = 0; k < count; k++) {                                                                           \
-            wide->member[k] = expression;                                                                              \
+            wide->member[k] = (expression);                                                                            \
         }                                                                                                              \
     } while (0)
 
@@ -35,13 +35,15 @@ void gs_widen(gs_wide_block *restrict wide, const void *restrict from, gsync_dty
     }
 }
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): a type cannot be parenthesised */
 #define STORE(type, expression)                                                                                        \
     do {                                                                                                               \
         type *y = (type *)to;                                                                                          \
         for (size_t k = 0; k < count; k++) {                                                                           \
-            y[k] = expression;                                                                                         \
+            y[k] = (expression);                                                                                       \
         }                                                                                                              \
     } while (0)
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 void gs_narrow(void *restrict to, const gs_wide_block *restrict wide, gsync_dtype dtype, size_t count) {
     switch (dtype) {

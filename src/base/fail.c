@@ -55,7 +55,7 @@ static void mark_cut(char *text, int length) {
     }
 }
 
-gsync_status gs_fail(gsync_status status, const char *format, ...) {
+gsync_status(gs_fail)(gsync_status status, const char *format, ...) {
     /* Written aside first: an argument may be gsync_last_error() itself. */
     char text[GS_FAIL_TEXT_MAX];
     va_list arguments;

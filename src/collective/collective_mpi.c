@@ -6,6 +6,7 @@
 #include "collective/lane.h"
 #include "collective/shared_memory.h"
 
+#include <assert.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -371,6 +372,7 @@ static gsync_status assemble(mpi_transport *transport, MPI_Comm host, int *first
     int first = rank;
     TRY_MPI(MPI_Bcast(&first, 1, MPI_INT, 0, host));
     TRY_MPI(MPI_Allgather(&first, 1, MPI_INT, first_of, 1, MPI_INT, transport->comm));
+    assert(first_of != NULL && hosts != NULL);
     number_hosts(first_of, world_size, hosts);
     int host_count = 0;
     for (int i = 0; i < world_size; i++) {

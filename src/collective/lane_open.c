@@ -2,6 +2,7 @@
 #include "base/memory.h"
 #include "collective/lane_internal.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* ---- layout: what lies where in a lane's memory, the same on every rank of the host ---- */
@@ -154,11 +155,13 @@ gsync_status gs_lane_open(gs_group *group, const gs_lane_shape *shape, gs_lane *
         status = create_segment(group, lane, &layout);
     }
     GS_TRY_OR(gs_lane_agree(group->control, "bucket memory", status, lane != NULL ? lane->segment.token : NULL), fail);
+    assert(lane != NULL);
     status = attach_segment(group, lane, &layout);
     GS_TRY_OR(gs_lane_agree(group->control, "bucket mapping", status, NULL), fail);
     if (group->local_rank == 0) {
         group->ops->segment_settle(group->transport, &lane->segment);
     }
+    assert(lane->segment.base != NULL);
     lane->memory = lane->segment.base;
     place(lane, &layout);
     *out = lane;

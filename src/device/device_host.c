@@ -3,6 +3,7 @@
 
 #include "base/convert.h"
 
+#include <assert.h>
 #include <string.h>
 
 static unsigned char *row_of(const gs_tensor *tensor, size_t row) {
@@ -98,6 +99,7 @@ static void gather_accumulator(unsigned char *wire, gsync_dtype wire_dtype, cons
 }
 
 void gs_host_gather(void *wire, gsync_dtype wire_dtype, const gs_host_term *term) {
+    assert(wire != NULL || gs_tensor_count(term->tensor) == 0);
     if (term->has_tensor) {
         gather_tensor(wire, wire_dtype, term);
     } else if (term->accumulator != NULL) {
