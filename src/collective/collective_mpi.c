@@ -22,6 +22,7 @@ typedef struct mpi_transport {
     MPI_Comm hosts; /* the first ranks of the hosts, in the order of hosts; MPI_COMM_NULL on the others */
     gs_shared_memory_kind kind;
     uint32_t ranks_per_host;
+    bool has_messages; /* of ours, over hosts */
 } mpi_transport;
 
 /*
@@ -131,6 +132,7 @@ static gsync_status net_open(void *transport, uint32_t lane_id, gs_net **out) {
     gs_net *net = NULL;
     GS_TRY(gs_memory_new(&net, 1, sizeof *net, "messages"));
     net->transport = transport;
+    net->transport->has_messages = true;
     net->tag = (int)(lane_id % 32768u); /* every MPI offers tags up to 32767 */
     *out = net;
     return GSYNC_OK;
@@ -187,9 +189,7 @@ static gsync_status net_test(gs_net *net, bool *is_done) {
     pthread_mutex_unlock(&mpi_calls);
     GS_TRY(translate(code, "MPI_Testall"));
     *is_done = flag != 0;
-    if (*is_done) {
-        net->count = 0;
-    }
+    net->count = *is_done ? 0 : net->count;
     return GSYNC_OK;
 }
 
@@ -230,7 +230,9 @@ static _Thread_local mpi_transport stand_in;
 static void destroy(void *pointer) {
     mpi_transport *transport = pointer;
     if (!is_finalized()) {
-        if (transport->hosts != MPI_COMM_NULL) {
+        /* One that carried messages is lost to MPI until the end. A rank that leaves does not know what others still
+         * send it, and MPI would give the communicator's number, and then those messages, to a later one. */
+        if (transport->hosts != MPI_COMM_NULL && !transport->has_messages) {
             MPI_Comm_free(&transport->hosts);
         }
         if (transport->comm != MPI_COMM_NULL) {
@@ -434,8 +436,7 @@ fail:
 static gsync_status new_transport(mpi_transport **out) {
     *out = &stand_in;
     const gsync_status status = gs_memory_new(out, 1, sizeof **out, "MPI transport");
-    (*out)->comm = MPI_COMM_NULL;
-    (*out)->hosts = MPI_COMM_NULL;
+    **out = (mpi_transport){.comm = MPI_COMM_NULL, .hosts = MPI_COMM_NULL};
     return status;
 }
 
