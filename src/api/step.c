@@ -2,6 +2,7 @@
 #include "api/reducer.h"
 
 #include "base/clock.h"
+#include "base/float_mode.h"
 #include "base/options.h"
 
 #include <math.h>
@@ -78,7 +79,7 @@ static bool has_marks(const gsync_reducer *reducer) {
 
 static gsync_status set_weight(gsync_reducer *reducer, double weight) {
     GS_TRY(gs_reducer_check(reducer, GS_REDUCER_ARMED, "gsync_set_weight"));
-    if (!(weight >= 0) || !isfinite(weight)) {
+    if (!isfinite(weight) || weight < 0) {
         return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_set_weight: %g is not a finite weight of 0 or more", weight);
     }
     if (has_marks(reducer)) {
@@ -204,6 +205,8 @@ gsync_status gsync_ready_list(gsync_reducer *reducer, const void *const *grads, 
 
 static void accumulate(gsync_reducer *reducer) {
     const bool weighs = reducer->options.weighting == GSYNC_WEIGHT_OF_MEANS;
+    gs_float_mode mode;
+    gs_float_mode_enter(&mode);
     for (uint32_t i = 0; i < reducer->gradient_count; i++) {
         gs_gradient *gradient = &reducer->gradients[i];
         const bool is_unused = reducer->options.finds_unused && atomic_load(&reducer->ledger.marks[i]) == 0;
@@ -214,6 +217,7 @@ static void accumulate(gsync_reducer *reducer) {
                            !gradient->has_accumulated);
         gradient->has_accumulated = true;
     }
+    gs_float_mode_leave(&mode);
 }
 
 static gsync_status check_late_writes(gsync_reducer *reducer) {

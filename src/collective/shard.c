@@ -2,6 +2,7 @@
 #include "collective/shard.h"
 
 #include "base/convert.h"
+#include "base/float_mode.h"
 
 #include <math.h>
 
@@ -159,13 +160,22 @@ static bool changes_nothing(const gs_shard_job *job) {
            job->source_dtype == job->target_dtype && job->divisor == 1.0;
 }
 
-void gs_shard_reduce(const gs_shard_job *job) {
-    if (changes_nothing(job) || reduce_two_floats(job)) {
+static void reduce(const gs_shard_job *job) {
+    if (reduce_two_floats(job)) {
         return;
     }
     for (size_t done = 0; done < job->count; done += GS_BLOCK) {
         const size_t left = job->count - done;
         reduce_block(job, job->first + done, left < GS_BLOCK ? left : GS_BLOCK);
+    }
+}
+
+void gs_shard_reduce(const gs_shard_job *job) {
+    if (!changes_nothing(job)) {
+        gs_float_mode mode;
+        gs_float_mode_enter(&mode);
+        reduce(job);
+        gs_float_mode_leave(&mode);
     }
 }
 

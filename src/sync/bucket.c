@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sync/pipeline.h"
 
+#include "base/float_mode.h"
+
 static const gs_bucket *bucket_at(const gs_pipeline *pipeline, size_t bucket) {
     return &pipeline->plan->buckets[bucket];
 }
@@ -72,6 +74,8 @@ static void *find_contiguous(const gs_pipeline *pipeline, size_t bucket) {
 
 static void pack(gs_pipeline *pipeline, size_t bucket) {
     const gsync_dtype wire = gs_pipeline_wire(pipeline, bucket_at(pipeline, bucket)->dtype);
+    gs_float_mode mode;
+    gs_float_mode_enter(&mode);
     for (uint32_t i = 0; i < bucket_at(pipeline, bucket)->gradient_count; i++) {
         const uint32_t index = member(pipeline, bucket, i);
         const gs_host_term term = term_of(pipeline, index);
@@ -80,6 +84,7 @@ static void pack(gs_pipeline *pipeline, size_t bucket) {
         gs_host_gather(place, wire, &term);
         pipeline->bytes_copied += is_there ? 0 : gs_tensor_count(term.tensor) * gsync_dtype_size(wire);
     }
+    gs_float_mode_leave(&mode);
 }
 
 void *gs_bucket_encode(gs_pipeline *pipeline, size_t bucket) {
@@ -106,6 +111,8 @@ void gs_bucket_decode(gs_pipeline *pipeline, size_t bucket) {
         return;
     }
     const gsync_dtype wire = gs_pipeline_wire(pipeline, bucket_at(pipeline, bucket)->dtype);
+    gs_float_mode mode;
+    gs_float_mode_enter(&mode);
     for (uint32_t i = 0; i < bucket_at(pipeline, bucket)->gradient_count; i++) {
         const uint32_t index = member(pipeline, bucket, i);
         const gs_gradient *gradient = &pipeline->gradients[index];
@@ -116,6 +123,7 @@ void gs_bucket_decode(gs_pipeline *pipeline, size_t bucket) {
         gs_host_scatter(&gradient->tensor, place, wire);
         pipeline->bytes_copied += gradient->tensor.data == place ? 0 : gs_tensor_bytes(&gradient->tensor);
     }
+    gs_float_mode_leave(&mode);
 }
 
 uint32_t gs_bucket_find_changed(const gs_pipeline *pipeline, size_t bucket) {
