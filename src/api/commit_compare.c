@@ -27,7 +27,7 @@ typedef struct commit_record {
 } commit_record;
 
 typedef struct gradient_record {
-    char name[64]; /* cut off; name_hash is of all of it */
+    char name[64]; /* of a longer one its end; name_hash is of all of it */
     uint64_t name_hash;
     uint64_t rows;
     uint64_t columns;
@@ -47,7 +47,14 @@ static gradient_record record_of(const gsync_reducer *reducer, size_t index) {
         .uses = shape->uses,
         .is_trainable = shape->is_trainable,
     };
-    snprintf(record.name, sizeof record.name, "%.63s", gradient->name);
+    /* Long names begin alike: "model.layers.17...", and differ at the end. */
+    const size_t length = strlen(gradient->name);
+    const size_t shown = sizeof record.name - sizeof "...";
+    if (length < sizeof record.name) {
+        memcpy(record.name, gradient->name, length + 1);
+    } else {
+        snprintf(record.name, sizeof record.name, "...%s", gradient->name + length - shown);
+    }
     return record;
 }
 

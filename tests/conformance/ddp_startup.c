@@ -128,7 +128,7 @@ static void order_name_and_dtype_are_compared_too(ranks_context *ctx) {
     expect_mismatch_of(ctx, 3, (entry){"c", 1, 4, GSYNC_BFLOAT16}, "bfloat16", "(float16");
 }
 
-/* Names that differ only behind the part that is shown, and a difference far down a long list. */
+/* Names longer than what is shown of them, which differ at their end, and a difference far down a long list. */
 static void a_difference_in_a_long_name_or_late_in_a_long_list_is_found(ranks_context *ctx) {
     enum { N = 300 };
     static const char *const longest = "model.transformer.layers.17.attention.projection.of.the.values.weight.";
@@ -137,7 +137,7 @@ static void a_difference_in_a_long_name_or_late_in_a_long_list_is_found(ranks_co
     snprintf(names[1], sizeof names[1], "%sright", longest);
     const entry left = {names[0], 1, 3, GSYNC_FLOAT32};
     const entry right = {names[1], 1, 3, GSYNC_FLOAT32};
-    expect_mismatch(ctx, &left, 1, &right, 1, "gradient 0", "model.transformer");
+    expect_mismatch(ctx, &left, 1, &right, 1, "values.weight.right'", "values.weight.left'");
     entry *many = ranks_memory(ctx, N * sizeof *many);
     entry *other = ranks_memory(ctx, N * sizeof *other);
     char(*own_names)[24] = ranks_memory(ctx, N * sizeof *own_names);
