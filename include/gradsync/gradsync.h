@@ -328,7 +328,8 @@ GSYNC_API gsync_status gsync_reducer_set_trainable(gsync_reducer *reducer, const
 /**
  * Collective. The ranks compare names, order, sizes, dtypes and options, then plan the buckets and allocate
  * everything that steps need. GSYNC_ERR_MISMATCH, on every rank, names the first difference and the ranks. Afterwards
- * the set is frozen: adds are GSYNC_ERR_STATE.
+ * the set is frozen: adds are GSYNC_ERR_STATE. A set without a single trainable gradient is legal; its steps do
+ * nothing.
  */
 GSYNC_API gsync_status gsync_reducer_commit(gsync_reducer *reducer);
 
@@ -384,7 +385,8 @@ GSYNC_API gsync_status gsync_begin(gsync_reducer *reducer, gsync_phase phase);
 
 /**
  * The gradient registered at this address is final for this micro-batch; the caller no longer writes it until
- * gsync_finish. Optional. Any thread; never waits for other ranks. Without effect on gradients of count 0.
+ * gsync_finish. Optional. Any thread; never waits for other ranks.
+ * Gradients of count 0 need no mark; one that shares the address of its successor in a flat buffer must not be marked.
  */
 GSYNC_API gsync_status gsync_ready(gsync_reducer *reducer, const void *grad);
 
