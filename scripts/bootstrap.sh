@@ -7,14 +7,14 @@ cd "$(dirname "$0")/.."
 
 usage="usage: scripts/bootstrap.sh demo|test
   demo   installs what is missing, builds, and trains examples/02_char_gpt on 2 ranks
-  test   installs what is missing, builds, and passes the tests: as they are, under AddressSanitizer and
-         UndefinedBehaviorSanitizer, and under ThreadSanitizer
+  test   installs what is missing, builds, and passes the tests: as they are, built by clang as well, under
+         AddressSanitizer and UndefinedBehaviorSanitizer, and under ThreadSanitizer
 
 Installing uses apt-get, as root or through sudo; when nothing is missing neither is needed. With the packages there
-this is the same as cmake --workflow --preset demo, or test, asan and tsan. Everything built goes to build/."
+this is the same as cmake --workflow --preset demo, or test, clang, asan and tsan. Everything built goes to build/."
 
 demo_packages="build-essential cmake ninja-build libopenmpi-dev openmpi-bin gnuplot-nox"
-test_packages="$demo_packages pkg-config libcmocka-dev clang-format-14 clang-tidy-14 cppcheck strace valgrind"
+test_packages="$demo_packages pkg-config libcmocka-dev clang clang-format-14 clang-tidy-14 cppcheck strace valgrind"
 
 is_installed() {
     [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
@@ -88,6 +88,7 @@ test)
     install_missing $test_packages
     status=0
     cmake --workflow --preset test || status=1
+    cmake --workflow --preset clang || status=1
     workflow_sanitized asan address,undefined || status=1
     workflow_sanitized tsan thread || status=1
     exit "$status"
