@@ -22,7 +22,11 @@ typedef struct mpi_transport {
     MPI_Comm hosts; /* the first ranks of the hosts, in the order of hosts; MPI_COMM_NULL on the others */
     gs_shared_memory_kind kind;
     uint32_t ranks_per_host;
+    uint32_t timeout_ms;
     bool has_messages; /* of ours, over hosts */
+    bool is_abandoned; /* MPI may still write into it */
+    int own_status;    /* what the ranks agree on */
+    int worst_status;
 } mpi_transport;
 
 /*
@@ -101,21 +105,6 @@ gsync_status gs_mpi_ensure_initialized(void) {
 
 static gsync_status segment_create(void *transport, size_t bytes, gs_segment *segment) {
     return gs_shared_memory_create(((mpi_transport *)transport)->kind, bytes, segment);
-}
-
-static gsync_status segment_attach(void *transport, const char *token, size_t bytes, gs_segment *segment) {
-    (void)transport;
-    return gs_shared_memory_attach(token, bytes, segment);
-}
-
-static void segment_settle(void *transport, gs_segment *segment) {
-    (void)transport;
-    gs_shared_memory_settle(segment);
-}
-
-static void segment_release(void *transport, gs_segment *segment) {
-    (void)transport;
-    gs_shared_memory_release(segment);
 }
 
 /* ---- messages between hosts ---- */
@@ -229,7 +218,7 @@ static _Thread_local mpi_transport stand_in;
 
 static void destroy(void *pointer) {
     mpi_transport *transport = pointer;
-    if (!is_finalized()) {
+    if (!transport->is_abandoned && !is_finalized()) {
         /* One that carried messages is lost to MPI until the end. A rank that leaves does not know what others still
          * send it, and MPI would give the communicator's number, and then those messages, to a later one. */
         if (transport->hosts != MPI_COMM_NULL && !transport->has_messages) {
@@ -239,34 +228,51 @@ static void destroy(void *pointer) {
             MPI_Comm_free(&transport->comm);
         }
     }
-    if (transport != &stand_in) {
+    if (!transport->is_abandoned && transport != &stand_in) {
         gs_memory_free(transport);
     }
 }
 
-/* MPI_Comm_dup would wait for ever for a rank that never comes. */
-static gsync_status duplicate(MPI_Comm from, uint32_t timeout_ms, MPI_Comm *to) {
-    MPI_Request request;
-    TRY_MPI(MPI_Comm_idup(from, to, &request));
-    const uint64_t deadline = gs_clock_ns() + (uint64_t)timeout_ms * 1000000u;
-    for (int tries = 0;; tries++) {
-        int is_done = 0;
-        TRY_MPI(MPI_Test(&request, &is_done, MPI_STATUS_IGNORE));
-        if (is_done) {
-            break;
-        }
-        if (gs_clock_ns() > deadline) {
+/* The blocking calls of MPI would wait for ever for a rank that never comes. After this all are there. */
+static gsync_status wait_for_all(mpi_transport *transport, MPI_Request *request) {
+    const uint64_t deadline = gs_clock_ns() + (uint64_t)transport->timeout_ms * 1000000u;
+    int is_done = 0;
+    for (int tries = 0; !is_done; tries++) {
+        TRY_MPI(MPI_Test(request, &is_done, MPI_STATUS_IGNORE));
+        if (!is_done && gs_clock_ns() > deadline) {
+            transport->is_abandoned = true;
             return gs_fail(GSYNC_ERR_TIMEOUT,
                            "not all ranks created the communicator within %u ms: look for an error or a hang there, or "
                            "raise timeout_ms",
-                           timeout_ms);
+                           transport->timeout_ms);
         }
         if (tries > 100) {
             const struct timespec nap = {0, 100000};
             nanosleep(&nap, NULL);
         }
     }
-    return translate(MPI_Comm_set_errhandler(*to, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    return GSYNC_OK;
+}
+
+static gsync_status duplicate(MPI_Comm from, mpi_transport *transport) {
+    MPI_Request request;
+    TRY_MPI(MPI_Comm_idup(from, &transport->comm, &request));
+    GS_TRY(wait_for_all(transport, &request));
+    return translate(MPI_Comm_set_errhandler(transport->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+}
+
+/* All ranks return GSYNC_OK or none does. Between collective calls of MPI, which would wait for a rank that gave up. */
+static gsync_status agree(mpi_transport *transport, gsync_status own) {
+    MPI_Request request;
+    transport->own_status = (int)own;
+    TRY_MPI(MPI_Iallreduce(&transport->own_status, &transport->worst_status, 1, MPI_INT, MPI_MIN, transport->comm,
+                           &request));
+    GS_TRY(wait_for_all(transport, &request));
+    if (transport->worst_status == (int)own) {
+        return own;
+    }
+    return gs_fail((gsync_status)transport->worst_status,
+                   "another rank could not create its communicator; its own error tells why");
 }
 
 /* Which of the ranks that share memory are called one host: all, or every ranks_per_host of them. */
@@ -291,17 +297,6 @@ static void number_hosts(const int *first_of, int world_size, int *hosts) {
     }
 }
 
-/* All ranks return GSYNC_OK or none does. Between collective calls of MPI, which would wait for a rank that gave up. */
-static gsync_status agree(gsync_status own, MPI_Comm comm) {
-    const int mine = (int)own;
-    int worst = 0;
-    TRY_MPI(MPI_Allreduce(&mine, &worst, 1, MPI_INT, MPI_MIN, comm));
-    if (worst == (int)own) {
-        return own;
-    }
-    return gs_fail((gsync_status)worst, "another rank could not create its communicator; its own error tells why");
-}
-
 /* The group's first segment with one kind of memory. */
 static gsync_status try_segment(mpi_transport *transport, MPI_Comm host, size_t bytes, gs_segment *segment) {
     int local_rank;
@@ -313,7 +308,7 @@ static gsync_status try_segment(mpi_transport *transport, MPI_Comm host, size_t 
     if (local_rank != 0 && token[0] != '\0') {
         status = gs_shared_memory_attach(token, bytes, segment);
     }
-    status = agree(status, transport->comm);
+    status = agree(transport, status);
     if (status == GSYNC_OK) {
         gs_shared_memory_settle(segment);
     } else {
@@ -351,9 +346,9 @@ static const gs_transport_ops mpi_ops = {
     .name = "mpi",
     .shares_address_space = false,
     .segment_create = segment_create,
-    .segment_attach = segment_attach,
-    .segment_settle = segment_settle,
-    .segment_release = segment_release,
+    .segment_attach = gs_shared_memory_attach,
+    .segment_settle = gs_shared_memory_settle,
+    .segment_release = gs_shared_memory_release,
     .net_open = net_open,
     .net_post = net_post,
     .net_test = net_test,
@@ -411,14 +406,13 @@ static gsync_status make_group(mpi_transport *transport, gsync_status own, const
     int world_size = 0;
     int *ints = NULL;
     gs_group *group = NULL;
-    transport->ranks_per_host = settings->ranks_per_host;
     gsync_status status = translate(MPI_Comm_size(transport->comm, &world_size), "MPI_Comm_size");
     if (own == GSYNC_OK && status == GSYNC_OK) {
         status = gs_memory_new(&ints, 2 * (size_t)world_size, sizeof *ints, "hosts");
     }
-    GS_TRY_OR(agree(own != GSYNC_OK ? own : status, transport->comm), fail);
+    GS_TRY_OR(agree(transport, own != GSYNC_OK ? own : status), fail);
     status = build_group(transport, ints, settings, &group);
-    GS_TRY_OR(agree(status, transport->comm), fail);
+    GS_TRY_OR(agree(transport, status), fail);
     gs_memory_free(ints);
     *out = group;
     return GSYNC_OK;
@@ -433,10 +427,11 @@ fail:
 }
 
 /* *out is set also when it fails. */
-static gsync_status new_transport(mpi_transport **out) {
+static gsync_status new_transport(mpi_transport **out, uint32_t ranks_per_host, uint32_t timeout_ms) {
     *out = &stand_in;
     const gsync_status status = gs_memory_new(out, 1, sizeof **out, "MPI transport");
-    **out = (mpi_transport){.comm = MPI_COMM_NULL, .hosts = MPI_COMM_NULL};
+    **out = (mpi_transport){
+        .comm = MPI_COMM_NULL, .hosts = MPI_COMM_NULL, .ranks_per_host = ranks_per_host, .timeout_ms = timeout_ms};
     return status;
 }
 
@@ -451,9 +446,12 @@ gsync_status gs_mpi_create(gs_group **group, const void *mpi_comm, gsync_status 
         return gs_fail(GSYNC_ERR_ARGUMENT, "the communicator is an inter-communicator: give an intra-communicator");
     }
     mpi_transport *transport;
-    const gsync_status made = new_transport(&transport);
-    /* If this fails the transport stays for good: MPI may still write the communicator into it. */
-    GS_TRY(duplicate(from, settings->timeout_ms, &transport->comm));
+    const gsync_status made = new_transport(&transport, settings->ranks_per_host, settings->timeout_ms);
+    const gsync_status status = duplicate(from, transport);
+    if (status != GSYNC_OK) {
+        destroy(transport);
+        return status;
+    }
     return make_group(transport, own != GSYNC_OK ? own : made, settings, group);
 }
 
@@ -479,7 +477,8 @@ static gsync_status make_part(gs_group *parent, mpi_transport *transport, int co
 static gsync_status split_group(gs_group *parent, gsync_status own, int color, int key, gs_group **part) {
     mpi_transport *transport;
     gs_group *group = NULL;
-    gsync_status status = new_transport(&transport);
+    const mpi_transport *from = parent->transport;
+    gsync_status status = new_transport(&transport, from->ranks_per_host, parent->timeout_ms);
     /* All ranks are here after this, so that MPI does not wait for a missing one. */
     status = gs_lane_agree(parent->control, "comm_split", own != GSYNC_OK ? own : status, NULL);
     if (status != GSYNC_OK) {

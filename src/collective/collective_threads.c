@@ -35,19 +35,17 @@ static gsync_status heap_create(void *transport, size_t bytes, gs_segment *segme
     return GSYNC_OK;
 }
 
-static gsync_status heap_attach(void *transport, const char *token, size_t bytes, gs_segment *segment) {
-    (void)transport;
+static gsync_status heap_attach(const char *token, size_t bytes, gs_segment *segment) {
     const uintptr_t address = (uintptr_t)strtoumax(token, NULL, 10);
     use_block((heap_block *)address, bytes, segment); // NOLINT(performance-no-int-to-ptr)
     return GSYNC_OK;
 }
 
-static void heap_settle(void *transport, gs_segment *segment) {
-    (void)transport, (void)segment;
+static void heap_settle(gs_segment *segment) {
+    (void)segment;
 }
 
-static void heap_release(void *transport, gs_segment *segment) {
-    (void)transport;
+static void heap_release(gs_segment *segment) {
     heap_block *block = block_of(segment);
     if (block != NULL && atomic_fetch_sub(&block->users, 1) == 1) {
         gs_memory_free(block);
@@ -90,7 +88,7 @@ static gsync_status join(gs_group **out, int rank, int world_size, gs_segment *s
     gs_group *group = NULL;
     gsync_status status = make_group(&group, rank, world_size, segment, timeout_ms, logger);
     if (status != GSYNC_OK) {
-        heap_release(NULL, segment);
+        heap_release(segment);
         return status;
     }
     group->allows_helper = true;
@@ -122,7 +120,7 @@ gsync_status gs_threads_create(gs_group **groups, int world_size, uint32_t timeo
             groups[i] = NULL;
         }
     }
-    heap_release(NULL, &creator);
+    heap_release(&creator);
     return status;
 }
 
@@ -172,7 +170,7 @@ static gsync_status heap_split(gs_group *parent, gsync_status own, int color, in
         gs_group_destroy(group);
     }
 done:
-    heap_release(NULL, &made);
+    heap_release(&made);
     gs_memory_free(place.members);
     return status;
 }

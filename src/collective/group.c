@@ -89,7 +89,7 @@ void gs_group_destroy(gs_group *group) {
     }
     gs_lane_close(group->control);
     if (!group->is_pinned) {
-        group->ops->segment_release(group->transport, &group->segment);
+        group->ops->segment_release(&group->segment);
     }
     group->ops->destroy(group->transport);
     free_parts(group);

@@ -45,11 +45,11 @@ typedef struct gs_transport_ops {
     /* The host's first rank: `bytes` of zeroed memory and a token. */
     gsync_status (*segment_create)(void *transport, size_t bytes, gs_segment *segment);
     /* The others: map what the token names. */
-    gsync_status (*segment_attach)(void *transport, const char *token, size_t bytes, gs_segment *segment);
+    gsync_status (*segment_attach)(const char *token, size_t bytes, gs_segment *segment);
     /* The host's first rank, when all have attached: the token is no longer needed. */
-    void (*segment_settle)(void *transport, gs_segment *segment);
+    void (*segment_settle)(gs_segment *segment);
     /* Every rank on its own, at any time. */
-    void (*segment_release)(void *transport, gs_segment *segment);
+    void (*segment_release)(gs_segment *segment);
 
     /* Messages, only used where a group has several hosts. net_post starts count transfers; the previous ones are
      * complete. net_test never waits. Messages of one lane between two hosts arrive in the order of posting. */

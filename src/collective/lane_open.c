@@ -69,7 +69,7 @@ static void close_and_free(gs_lane *lane) {
         gs_memory_free(lane->received);
     }
     if (lane->owns_segment && !is_pinned) {
-        group->ops->segment_release(group->transport, &lane->segment);
+        group->ops->segment_release(&lane->segment);
     }
     group->is_pinned = group->is_pinned || (is_pinned && !lane->owns_segment);
     gs_memory_free(lane->transfers);
@@ -126,7 +126,7 @@ gsync_status gs_lane_attach(gs_lane *lane, int rank, size_t bytes, gs_segment *s
     gs_lane_agreed_token(lane, rank, token);
     /* As for data of others: if they give up while we attach, they wait for us before they free the memory. */
     GS_TRY(gs_lane_enter(lane));
-    const gsync_status status = group->ops->segment_attach(group->transport, token, bytes, segment);
+    const gsync_status status = group->ops->segment_attach(token, bytes, segment);
     gs_lane_leave(lane);
     return status;
 }
@@ -159,7 +159,7 @@ gsync_status gs_lane_open(gs_group *group, const gs_lane_shape *shape, gs_lane *
     status = attach_segment(group, lane, &layout);
     GS_TRY_OR(gs_lane_agree(group->control, "bucket mapping", status, NULL), fail);
     if (group->local_rank == 0) {
-        group->ops->segment_settle(group->transport, &lane->segment);
+        group->ops->segment_settle(&lane->segment);
     }
     assert(lane->segment.base != NULL);
     lane->memory = lane->segment.base;

@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-enum { HOLDING_UP_S = 2, TIMEOUT_MS = 300 };
+enum { HOLDING_UP_S = 4, TIMEOUT_MS = 1000 };
 
 static atomic_int is_holding_up; /* the next attach takes long */
 static atomic_int is_attaching;

@@ -9,7 +9,7 @@
 
 #include <mpi.h>
 
-enum { BYTES = 64 * 1024, TIMEOUT_MS = 500 };
+enum { BYTES = 64 * 1024, TIMEOUT_MS = 1000 };
 
 static gsync_comm *make_two_hosts(const ranks_context *ctx) {
     gsync_comm *comm = NULL;

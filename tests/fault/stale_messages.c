@@ -5,7 +5,7 @@
 
 #include "ranks.h"
 
-enum { ROUNDS = 6, TIMEOUT_MS = 200 };
+enum { ROUNDS = 6, TIMEOUT_MS = 1000 };
 
 static gsync_comm *make_hosts(const ranks_context *ctx) {
     gsync_comm *comm = NULL;
