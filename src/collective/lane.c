@@ -57,6 +57,20 @@ static void write_mail(gs_lane *lane) {
     }
 }
 
+/*
+ * Points that the last operations did not come by follow, or after two thousand million of them, which is hours of
+ * barriers, they would seem to lie ahead. All ranks have left those operations, so nobody waits there.
+ */
+static void catch_up(gs_lane *lane) {
+    const uint32_t last = lane->sequence - 1;
+    atomic_store_explicit(&own_flags(lane)->summed, last, memory_order_relaxed);
+    atomic_store_explicit(&own_flags(lane)->finished, last, memory_order_relaxed);
+    if (gs_lane_is_first(lane) && lane->group->host_count > 1) {
+        atomic_store_explicit(&lane->shared->headers_known, last, memory_order_relaxed);
+        atomic_store_explicit(&lane->shared->result_known, last, memory_order_relaxed);
+    }
+}
+
 gsync_status gs_lane_post(gs_lane *lane, const gs_lane_operation *operation) {
     lane->outcome = (gs_lane_outcome){.refusing_rank = -1};
     if (lane->broken != GSYNC_OK) {
@@ -75,6 +89,7 @@ gsync_status gs_lane_post(gs_lane *lane, const gs_lane_operation *operation) {
         write_mail(lane);
     }
     lane->stage = GS_LANE_ARRIVING;
+    catch_up(lane);
     announce(lane, &own_flags(lane)->arrived);
     return GSYNC_OK;
 }
