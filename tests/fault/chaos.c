@@ -24,7 +24,7 @@ typedef enum misdeed {
     MISDEEDS
 } misdeed;
 
-typedef struct scene {
+typedef struct chaos_scene {
     gsync_options options;
     size_t counts[TENSORS_MAX];
     size_t tensors;
@@ -33,11 +33,11 @@ typedef struct scene {
     misdeed deed;
     uint64_t fatal_step; /* the deed is done in this one */
     size_t marks_before; /* so many marks precede it */
-} scene;
+} chaos_scene;
 
-static scene random_scene(const ranks_context *ctx, ranks_random *random) {
+static chaos_scene random_scene(const ranks_context *ctx, ranks_random *random) {
     static const gsync_dtype dtypes[] = {GSYNC_FLOAT32, GSYNC_FLOAT64, GSYNC_BFLOAT16};
-    scene scene = {.options = GSYNC_OPTIONS_INIT, .tensors = 1 + ranks_random_below(random, TENSORS_MAX)};
+    chaos_scene scene = {.options = GSYNC_OPTIONS_INIT, .tensors = 1 + ranks_random_below(random, TENSORS_MAX)};
     for (size_t i = 0; i < scene.tensors; i++) {
         scene.counts[i] =
             ranks_random_below(random, 4) == 0 ? ranks_random_below(random, 5000) : ranks_random_below(random, 200);
@@ -56,21 +56,21 @@ static scene random_scene(const ranks_context *ctx, ranks_random *random) {
 }
 
 /* What becomes of a rank's part of a scene. */
-typedef struct stage {
-    const scene *scene;
+typedef struct chaos_stage {
+    const chaos_scene *scene;
     gsync_comm *comm;
     ranks_model *model;
     pthread_t thread;
     bool has_thread;
     bool has_hosts; /* more than one */
-} stage;
+} chaos_stage;
 
 static void *abort_now(void *comm) {
     gsync_comm_abort(comm, "a thread of the culprit's");
     return NULL;
 }
 
-static void do_misdeed(stage *stage) {
+static void do_misdeed(chaos_stage *stage) {
     switch (stage->scene->deed) {
     case DESTROYS_REDUCER:
         gsync_reducer_destroy(&stage->model->reducer);
@@ -90,14 +90,14 @@ static void do_misdeed(stage *stage) {
 }
 
 /* The culprit has left for good, and gives its gradients back at once: nobody may touch them any more. */
-static bool has_left(const stage *stage, uint64_t step) {
-    const scene *scene = stage->scene;
+static bool has_left(const chaos_stage *stage, uint64_t step) {
+    const chaos_scene *scene = stage->scene;
     return stage->model->ctx->rank == scene->culprit && step == scene->fatal_step &&
            (scene->deed == DESTROYS_REDUCER || scene->deed == DESTROYS_COMMUNICATOR || scene->deed == STAYS_AWAY);
 }
 
-static gsync_status run_step(stage *stage, uint64_t step, gsync_step_info *info) {
-    const scene *scene = stage->scene;
+static gsync_status run_step(chaos_stage *stage, uint64_t step, gsync_step_info *info) {
+    const chaos_scene *scene = stage->scene;
     ranks_model *model = stage->model;
     const bool is_fatal = step == scene->fatal_step && model->ctx->rank == scene->culprit;
     ranks_model_fill(model, RANKS_INTEGERS, step);
@@ -118,8 +118,8 @@ static gsync_status run_step(stage *stage, uint64_t step, gsync_step_info *info)
 }
 
 /* A step that is helped on to its end by what was marked before the deed is a good one. */
-static bool fits(const stage *stage, uint64_t step, gsync_status status) {
-    const scene *scene = stage->scene;
+static bool fits(const chaos_stage *stage, uint64_t step, gsync_status status) {
+    const chaos_scene *scene = stage->scene;
     if (status == GSYNC_OK) {
         return true;
     }
@@ -134,7 +134,7 @@ static bool fits(const stage *stage, uint64_t step, gsync_status status) {
     return status == GSYNC_ERR_PEER_LOST && (scene->deed == DESTROYS_REDUCER || scene->deed == DESTROYS_COMMUNICATOR);
 }
 
-static void check_gradients(const stage *stage, uint64_t step, gsync_status status, const gsync_step_info *info) {
+static void check_gradients(const chaos_stage *stage, uint64_t step, gsync_status status, const gsync_step_info *info) {
     const ranks_model *model = stage->model;
     for (size_t i = 0; i < model->tensor_count; i++) {
         const ranks_tensor *tensor = &model->tensors[i];
@@ -151,7 +151,7 @@ static void check_gradients(const stage *stage, uint64_t step, gsync_status stat
     }
 }
 
-static void run_steps(stage *stage) {
+static void run_steps(chaos_stage *stage) {
     gsync_status status = GSYNC_OK;
     for (uint64_t step = 0; step < STEPS_MAX && status == GSYNC_OK; step++) {
         gsync_step_info info = GSYNC_STEP_INFO_INIT;
@@ -166,8 +166,8 @@ static void run_steps(stage *stage) {
     }
 }
 
-static void play(ranks_context *ctx, gsync_comm *parent, const scene *scene) {
-    stage stage = {.scene = scene};
+static void play(ranks_context *ctx, gsync_comm *parent, const chaos_scene *scene) {
+    chaos_stage stage = {.scene = scene};
     REQUIRE_OK(gsync_comm_split(parent, 0, 0, &stage.comm));
     stage.model = ranks_model_new(ctx, scene->counts, scene->tensors, scene->dtype);
     REQUIRE_OK(ranks_model_register(stage.model, stage.comm, &scene->options));
@@ -191,7 +191,7 @@ static void play(ranks_context *ctx, gsync_comm *parent, const scene *scene) {
 static void play_all(ranks_context *ctx, gsync_comm *parent, int rounds) {
     ranks_random random = ranks_random_from(ctx->seed, 7);
     for (int round = 0; round < rounds && !ranks_has_failed(ctx); round++) {
-        const scene scene = random_scene(ctx, &random);
+        const chaos_scene scene = random_scene(ctx, &random);
         play(ctx, parent, &scene);
     }
 }
