@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=2,3,4 timeout=180 */
+/* gsync-test: worlds=2,3 timeout=180 */
 
 /*
  * Random models, options and misdeeds, the same sequence on all ranks: one rank does something to the others in the
