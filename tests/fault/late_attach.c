@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gsync-test: worlds=2 transports=threads links=internal
-   gsync-test: wrap=strtoumax,malloc,calloc,realloc,aligned_alloc,posix_memalign,free */
+   gsync-test: wrap=strtoumax,__isoc23_strtoumax,malloc,calloc,realloc,aligned_alloc,posix_memalign,free */
 
 /* A rank is held up between learning where the others' memory is and mapping it, until they have given up. */
 
@@ -30,6 +30,12 @@ uintmax_t __wrap_strtoumax(const char *text, char **end, int base) {
         atomic_store(&is_attaching, 0);
     }
     return __real_strtoumax(text, end, base);
+}
+
+/* Newer C libraries call it by this name. */
+uintmax_t __wrap___isoc23_strtoumax(const char *text, char **end, int base);
+uintmax_t __wrap___isoc23_strtoumax(const char *text, char **end, int base) {
+    return __wrap_strtoumax(text, end, base);
 }
 
 static void check_return(ranks_context *ctx, gsync_status status) {
