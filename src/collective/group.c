@@ -29,6 +29,7 @@ static void seat_ranks(gs_group *group, const int *hosts) {
         for (int rank = 0; rank < group->world_size; rank++) {
             if (hosts[rank] == host) {
                 group->rank_of_seat[seat] = rank;
+                group->seat_of_rank[rank] = seat;
                 group->local_rank = rank == group->rank ? seat - group->host_first_seat[host] : group->local_rank;
                 seat++;
             }
@@ -49,6 +50,7 @@ static int count_hosts(const int *hosts, int world_size) {
 static void free_parts(gs_group *group) {
     gs_memory_free(group->host_first_seat);
     gs_memory_free(group->rank_of_seat);
+    gs_memory_free(group->seat_of_rank);
     gs_memory_free(group);
 }
 
@@ -62,6 +64,7 @@ gsync_status gs_group_create(gs_group **out, int rank, int world_size, const int
     group->host_count = count_hosts(hosts, world_size);
     GS_TRY_OR(gs_memory_new(&group->host_first_seat, (size_t)group->host_count + 1, sizeof(int), "hosts"), fail);
     GS_TRY_OR(gs_memory_new(&group->rank_of_seat, (size_t)world_size, sizeof(int), "seats"), fail);
+    GS_TRY_OR(gs_memory_new(&group->seat_of_rank, (size_t)world_size, sizeof(int), "seats"), fail);
     seat_ranks(group, hosts);
     group->timeout_ms = timeout_ms;
     group->logger = *logger;

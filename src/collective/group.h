@@ -89,6 +89,7 @@ struct gs_group {
     int host_count;
     int *host_first_seat; /* host_count + 1 entries */
     int *rank_of_seat;    /* world_size entries */
+    int *seat_of_rank;    /* likewise, the other way round */
     uint32_t timeout_ms;
     gs_logger logger;
     const gs_transport_ops *ops;
@@ -126,7 +127,7 @@ static inline gs_bell *gs_group_bell(gs_group *group) {
 }
 
 static inline int gs_group_seat(const gs_group *group) {
-    return group->host_first_seat[group->host] + group->local_rank;
+    return group->seat_of_rank[group->rank];
 }
 
 static inline int gs_group_local_to_rank(const gs_group *group, int local_rank) {

@@ -206,11 +206,7 @@ size_t gs_lane_mail_max(const gs_lane *lane) {
 
 const void *gs_lane_mail(const gs_lane *lane, int rank, size_t *bytes) {
     const gs_group *group = lane->group;
-    int seat = 0;
-    while (group->rank_of_seat[seat] != rank) {
-        seat++;
-    }
-    const unsigned char *box = lane->mail[lane->sequence & 1u] + (size_t)seat * lane->mail_stride;
+    const unsigned char *box = lane->mail[lane->sequence & 1u] + (size_t)group->seat_of_rank[rank] * lane->mail_stride;
     uint64_t length;
     memcpy(&length, box, sizeof length);
     *bytes = (size_t)length;

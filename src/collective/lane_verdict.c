@@ -14,8 +14,8 @@ void gs_lane_describe(const gs_lane_topic *topic, char *text, size_t size) {
     }
 }
 
-static const gs_lane_header *header_of_seat(const gs_lane *lane, int seat) {
-    return &gs_lane_headers(lane)[seat];
+static const gs_lane_header *header_of(const gs_lane *lane, int rank) {
+    return &gs_lane_headers(lane)[lane->group->seat_of_rank[rank]];
 }
 
 static const char *op_name(const gs_lane_header *header) {
@@ -34,8 +34,14 @@ static bool is_same_call(const gs_lane_header *a, const gs_lane_header *b) {
            a->topic.step == b->topic.step && a->topic.part == b->topic.part;
 }
 
-/* What the first difference between a rank and rank 0 is, if any. */
-static gsync_status compare(const gs_lane_header *mine, const gs_lane_header *zero, int rank) {
+static bool is_same_work(const gs_lane_header *a, const gs_lane_header *b) {
+    return a->dtype == b->dtype && a->count == b->count && a->topic.total == b->topic.total && a->op == b->op &&
+           a->divide == b->divide && a->divides_by_micro_batches == b->divides_by_micro_batches &&
+           a->topic.digest == b->topic.digest;
+}
+
+/* Words for the first difference between a rank and rank 0. */
+static gsync_status describe_difference(const gs_lane_header *mine, const gs_lane_header *zero, int rank) {
     char here[64];
     char there[64];
     gs_lane_describe(&mine->topic, here, sizeof here);
@@ -58,11 +64,8 @@ static gsync_status compare(const gs_lane_header *mine, const gs_lane_header *ze
         return gs_fail(GSYNC_ERR_MISMATCH, "%s: rank %d asks for another operation (%s) than rank 0 (%s)", here, rank,
                        op_name(mine), op_name(zero));
     }
-    if (mine->topic.digest != zero->topic.digest) {
-        return gs_fail(GSYNC_ERR_MISMATCH, "%s: rank %d and rank 0 disagree on %s", here, rank,
-                       mine->topic.step != 0 ? "the plan of the buckets" : "its arguments");
-    }
-    return GSYNC_OK;
+    return gs_fail(GSYNC_ERR_MISMATCH, "%s: rank %d and rank 0 disagree on %s", here, rank,
+                   mine->topic.step != 0 ? "the plan of the buckets" : "its arguments");
 }
 
 /* Ranks that contribute must have closed a window of the same length. */
@@ -70,7 +73,7 @@ static gsync_status compare_windows(const gs_lane *lane) {
     const gs_lane_header *first = NULL;
     int first_rank = 0;
     for (int seat = 0; seat < lane->group->world_size; seat++) {
-        const gs_lane_header *header = header_of_seat(lane, seat);
+        const gs_lane_header *header = &gs_lane_headers(lane)[seat];
         if (header->contributes == 0 || header->compares_micro_batches == 0) {
             continue;
         }
@@ -87,21 +90,13 @@ static gsync_status compare_windows(const gs_lane *lane) {
     return GSYNC_OK;
 }
 
-static int seat_of_rank(const gs_group *group, int rank) {
-    int seat = 0;
-    while (group->rank_of_seat[seat] != rank) {
-        seat++;
-    }
-    return seat;
-}
-
 static void add_up(gs_lane *lane) {
     gs_lane_outcome *outcome = &lane->outcome;
     uint64_t micro_batches = 0;
     uint32_t window = 0;
     /* In the order of ranks, not of seats: float64 sums of fractional weights then do not depend on placement. */
     for (int rank = 0; rank < lane->group->world_size; rank++) {
-        const gs_lane_header *header = header_of_seat(lane, seat_of_rank(lane->group, rank));
+        const gs_lane_header *header = header_of(lane, rank);
         if (header->contributes == 0) {
             continue;
         }
@@ -129,12 +124,15 @@ static void add_up(gs_lane *lane) {
 
 gsync_status gs_lane_judge(gs_lane *lane) {
     const gs_group *group = lane->group;
-    const gs_lane_header *zero = header_of_seat(lane, seat_of_rank(group, 0));
+    const gs_lane_header *zero = header_of(lane, 0);
     for (int rank = 1; rank < group->world_size; rank++) {
-        GS_TRY(compare(header_of_seat(lane, seat_of_rank(group, rank)), zero, rank));
+        const gs_lane_header *header = header_of(lane, rank);
+        if (!is_same_call(header, zero) || !is_same_work(header, zero)) {
+            return describe_difference(header, zero, rank);
+        }
     }
     for (int rank = 0; rank < group->world_size; rank++) {
-        const gs_lane_header *header = header_of_seat(lane, seat_of_rank(group, rank));
+        const gs_lane_header *header = header_of(lane, rank);
         if (header->verdict != GSYNC_OK) {
             lane->outcome.refusing_rank = rank;
             lane->outcome.verdict_index = header->verdict_index;
