@@ -88,26 +88,29 @@ static void pack(gs_pipeline *pipeline, size_t bucket) {
 }
 
 void *gs_bucket_encode(gs_pipeline *pipeline, size_t bucket) {
+    const bool has_result = is_result(pipeline);
     pipeline->has_in_place = false;
     for (uint32_t i = 0; i < bucket_at(pipeline, bucket)->gradient_count; i++) {
         const uint32_t index = member(pipeline, bucket, i);
         const gs_tensor *tensor = &pipeline->gradients[index].tensor;
         pipeline->bytes_reduced += gs_tensor_bytes(tensor);
-        pipeline->has_in_place |= tensor->data == place_of(pipeline, bucket, slot_of(pipeline, bucket), index);
+        pipeline->has_in_place |=
+            !has_result && tensor->data == place_of(pipeline, bucket, slot_of(pipeline, bucket), index);
     }
     void *in_place = find_contiguous(pipeline, bucket);
-    pipeline->is_in_place = in_place != NULL || is_result(pipeline);
+    pipeline->is_in_slot = in_place == NULL && !has_result;
+    pipeline->is_in_place = in_place != NULL && !has_result;
     if (in_place != NULL) {
         return in_place;
     }
-    if (pipeline->step.contributes && !pipeline->is_in_place) {
+    if (pipeline->step.contributes && pipeline->is_in_slot) {
         pack(pipeline, bucket);
     }
     return slot_of(pipeline, bucket);
 }
 
 void gs_bucket_decode(gs_pipeline *pipeline, size_t bucket) {
-    if (pipeline->is_in_place && !pipeline->terms.is_deferred) {
+    if (!pipeline->is_in_slot && !pipeline->terms.is_deferred) {
         return;
     }
     const gsync_dtype wire = gs_pipeline_wire(pipeline, bucket_at(pipeline, bucket)->dtype);

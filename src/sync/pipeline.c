@@ -78,6 +78,7 @@ void gs_pipeline_begin(gs_pipeline *pipeline, const gs_step_terms *step) {
     pipeline->step = *step;
     pipeline->bucket = 0;
     pipeline->is_posted = false;
+    pipeline->is_in_slot = false;
     pipeline->is_in_place = false;
     pipeline->has_in_place = false;
     pipeline->refused_bucket = SIZE_MAX;

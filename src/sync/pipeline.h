@@ -77,6 +77,7 @@ struct gs_pipeline {
     gs_step_terms step;
     size_t bucket;         /* the one at work */
     bool is_posted;        /* its operation, or the epilogue's, is in the lane */
+    bool is_in_slot;       /* its result is to be written from the slot to the gradients */
     bool is_in_place;      /* it is reduced in the trainer's own memory, all of it */
     bool has_in_place;     /* some of it is: the trainer's gradients lie in the slot */
     size_t refused_bucket; /* this rank refuses it; SIZE_MAX: none */
