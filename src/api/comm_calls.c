@@ -24,8 +24,7 @@ const char *gsync_comm_describe(const gsync_comm *comm) {
 
 gsync_status gs_comm_run(gsync_comm *comm, const gs_lane_operation *operation) {
     /* Without a helper, this wait is a chance for buckets that are under way. */
-    gs_idle_function idle = comm->engine.has_helper ? NULL : gs_engine_idle;
-    return gs_lane_run(comm->group->control, operation, idle, &comm->engine);
+    return gs_lane_run(comm->group->control, operation, gs_engine_idle_function(&comm->engine), &comm->engine);
 }
 
 /* ---- barrier, agreement ---- */

@@ -215,14 +215,6 @@ static gsync_status open_lane(gsync_reducer *reducer) {
 
 /* ---- commit ---- */
 
-static void reset_window(gsync_reducer *reducer) {
-    reducer->window_micro_batches = 0;
-    reducer->window_weight = 0;
-    for (size_t i = 0; i < reducer->gradient_count; i++) {
-        reducer->gradients[i].has_accumulated = false;
-    }
-}
-
 static gsync_status commit_first(gsync_reducer *reducer) {
     gs_lane *control = reducer->comm->group->control;
     pthread_mutex_lock(&reducer->comm->calls);
@@ -248,21 +240,17 @@ static gsync_status commit_again(gsync_reducer *reducer) {
     return GSYNC_OK;
 }
 
-static bool is_for_good(gsync_status status) {
-    return status <= GSYNC_ERR_TIMEOUT;
-}
-
 static gsync_status commit(gsync_reducer *reducer) {
     GS_TRY(gs_reducer_check(reducer, GS_REDUCER_OPEN, "gsync_reducer_commit"));
     assert(reducer != NULL);
     const gsync_status status = reducer->was_committed ? commit_again(reducer) : commit_first(reducer);
     if (status != GSYNC_OK) {
-        if (is_for_good(status)) {
+        if (gs_status_is_for_good(status)) {
             gs_reducer_set_stage(reducer, GS_REDUCER_FAILED);
         }
         return status;
     }
-    reset_window(reducer);
+    gs_reducer_close_window(reducer);
     gs_reducer_set_stage(reducer, GS_REDUCER_IDLE);
     GS_LOG(&reducer->comm->logger, GSYNC_LOG_INFO, "rank %d: %zu gradients in %zu buckets", reducer->comm->group->rank,
            reducer->gradient_count, reducer->plan.bucket_count);
@@ -270,5 +258,5 @@ static gsync_status commit(gsync_reducer *reducer) {
 }
 
 gsync_status gsync_reducer_commit(gsync_reducer *reducer) {
-    return gs_comm_report(reducer != NULL ? reducer->comm : NULL, commit(reducer));
+    return gs_comm_report(gs_reducer_comm(reducer), commit(reducer));
 }

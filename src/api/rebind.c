@@ -17,13 +17,6 @@ void *gsync_reducer_grad(const gsync_reducer *reducer, const char *name) {
     return gradient->has_view ? gradient->view : gradient->tensor.data;
 }
 
-static gsync_status check_between_steps(const gsync_reducer *reducer, const char *call) {
-    if (reducer != NULL && gs_reducer_get_stage(reducer) == GS_REDUCER_OPEN) {
-        return gs_reducer_check(reducer, GS_REDUCER_OPEN, call);
-    }
-    return gs_reducer_check(reducer, GS_REDUCER_IDLE, call);
-}
-
 /* Where `grad` means the gradient to be. */
 static gsync_status resolve(const gs_gradient *gradient, void *grad, void **place) {
     if (grad == NULL && !gradient->has_view && gs_tensor_count(&gradient->tensor) != 0) {
@@ -56,7 +49,7 @@ static gsync_status check_doubles(const gsync_reducer *reducer) {
 }
 
 static gsync_status rebind(gsync_reducer *reducer, const char *name, void *grad) {
-    GS_TRY(check_between_steps(reducer, "gsync_reducer_rebind"));
+    GS_TRY(gs_reducer_check_between_steps(reducer, "gsync_reducer_rebind"));
     assert(reducer != NULL);
     const uint32_t index = gs_reducer_find(reducer, name);
     if (index == GS_NO_INDEX) {
@@ -83,7 +76,7 @@ static gsync_status rebind(gsync_reducer *reducer, const char *name, void *grad)
 }
 
 gsync_status gsync_reducer_rebind(gsync_reducer *reducer, const char *name, void *grad) {
-    return gs_comm_report(reducer != NULL ? reducer->comm : NULL, rebind(reducer, name, grad));
+    return gs_comm_report(gs_reducer_comm(reducer), rebind(reducer, name, grad));
 }
 
 /* Exchanges the gradients' addresses with those in the list. */
@@ -110,7 +103,7 @@ static gsync_status rebind_list(gsync_reducer *reducer, void *const *grads, size
 
 gsync_status gsync_reducer_rebind_list(gsync_reducer *reducer, void *const *grads, size_t n) {
     const char *call = "gsync_reducer_rebind_list";
-    gsync_status status = check_between_steps(reducer, call);
+    gsync_status status = gs_reducer_check_between_steps(reducer, call);
     if (status == GSYNC_OK && grads == NULL && n != 0) {
         status = gs_fail(GSYNC_ERR_ARGUMENT, "%s: grads is NULL", call);
     }
@@ -124,5 +117,5 @@ gsync_status gsync_reducer_rebind_list(gsync_reducer *reducer, void *const *grad
             status = rebind_list(reducer, grads, n, reducer->places);
         }
     }
-    return gs_comm_report(reducer != NULL ? reducer->comm : NULL, status);
+    return gs_comm_report(gs_reducer_comm(reducer), status);
 }

@@ -128,6 +128,11 @@ gsync_status gs_reducer_check(const gsync_reducer *reducer, gs_reducer_stage wan
     return gs_fail(GSYNC_ERR_INTERNAL, "%s: unknown stage", call);
 }
 
+gsync_status gs_reducer_check_between_steps(const gsync_reducer *reducer, const char *call) {
+    const bool is_open = reducer != NULL && gs_reducer_get_stage(reducer) == GS_REDUCER_OPEN;
+    return gs_reducer_check(reducer, is_open ? GS_REDUCER_OPEN : GS_REDUCER_IDLE, call);
+}
+
 static uint64_t name_key(const char *name) {
     return gs_host_hash(name, strlen(name), 0);
 }
@@ -248,13 +253,9 @@ static gsync_status add(gsync_reducer *reducer, const char *name, const gs_tenso
     return GSYNC_OK;
 }
 
-static const gsync_comm *comm_of(const gsync_reducer *reducer) {
-    return reducer != NULL ? reducer->comm : NULL;
-}
-
 gsync_status gsync_reducer_add(gsync_reducer *reducer, const char *name, void *grad, size_t count, gsync_dtype dtype) {
     const gs_tensor tensor = {.data = grad, .rows = 1, .columns = count, .row_pitch = count, .dtype = dtype};
-    return gs_comm_report(comm_of(reducer), add(reducer, name, &tensor));
+    return gs_comm_report(gs_reducer_comm(reducer), add(reducer, name, &tensor));
 }
 
 gsync_status gsync_reducer_add_matrix(gsync_reducer *reducer, const char *name, void *grad, size_t rows, size_t columns,
@@ -266,7 +267,7 @@ gsync_status gsync_reducer_add_matrix(gsync_reducer *reducer, const char *name, 
                                                      "row_pitch must equal columns",
                                                      name != NULL ? name : ""));
     }
-    return gs_comm_report(comm_of(reducer), add(reducer, name, &tensor));
+    return gs_comm_report(gs_reducer_comm(reducer), add(reducer, name, &tensor));
 }
 
 static gsync_status set_uses(gsync_reducer *reducer, const char *name, uint32_t uses) {
@@ -282,16 +283,12 @@ static gsync_status set_uses(gsync_reducer *reducer, const char *name, uint32_t 
 }
 
 gsync_status gsync_reducer_set_uses(gsync_reducer *reducer, const char *name, uint32_t uses) {
-    return gs_comm_report(comm_of(reducer), set_uses(reducer, name, uses));
+    return gs_comm_report(gs_reducer_comm(reducer), set_uses(reducer, name, uses));
 }
 
 static gsync_status set_trainable(gsync_reducer *reducer, const char *name, int is_trainable) {
     uint32_t index;
-    if (reducer != NULL && gs_reducer_get_stage(reducer) == GS_REDUCER_OPEN) {
-        GS_TRY(gs_reducer_check(reducer, GS_REDUCER_OPEN, "gsync_reducer_set_trainable"));
-    } else {
-        GS_TRY(gs_reducer_check(reducer, GS_REDUCER_IDLE, "gsync_reducer_set_trainable"));
-    }
+    GS_TRY(gs_reducer_check_between_steps(reducer, "gsync_reducer_set_trainable"));
     GS_TRY(find_named(reducer, name, "gsync_reducer_set_trainable", &index));
     if (reducer->was_committed && reducer->has_views) {
         return gs_fail(GSYNC_ERR_UNSUPPORTED,
@@ -306,5 +303,5 @@ static gsync_status set_trainable(gsync_reducer *reducer, const char *name, int 
 }
 
 gsync_status gsync_reducer_set_trainable(gsync_reducer *reducer, const char *name, int is_trainable) {
-    return gs_comm_report(comm_of(reducer), set_trainable(reducer, name, is_trainable));
+    return gs_comm_report(gs_reducer_comm(reducer), set_trainable(reducer, name, is_trainable));
 }

@@ -70,8 +70,23 @@ static inline void gs_reducer_set_stage(gsync_reducer *reducer, gs_reducer_stage
     atomic_store_explicit(&reducer->stage, (int)stage, memory_order_release);
 }
 
+/* Whom a failure of this reducer is reported to. */
+static inline const gsync_comm *gs_reducer_comm(const gsync_reducer *reducer) {
+    return reducer != NULL ? reducer->comm : NULL;
+}
+
+/* After such a failure the reducer can only be destroyed: gsync_status lists those that say so last. */
+static inline bool gs_status_is_for_good(gsync_status status) {
+    return status <= GSYNC_ERR_TIMEOUT;
+}
+
 /* GSYNC_OK if the handle is usable and its stage is `wanted`. */
 gsync_status gs_reducer_check(const gsync_reducer *reducer, gs_reducer_stage wanted, const char *call);
+/* Likewise, if no micro-batch is under way: before or after commit. */
+gsync_status gs_reducer_check_between_steps(const gsync_reducer *reducer, const char *call);
+
+/* The next gsync_begin starts a window. */
+void gs_reducer_close_window(gsync_reducer *reducer);
 
 /* Index of a name, GS_NO_INDEX if there is none. */
 uint32_t gs_reducer_find(const gsync_reducer *reducer, const char *name);

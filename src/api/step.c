@@ -9,14 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const gsync_comm *comm_of(const gsync_reducer *reducer) {
-    return reducer != NULL ? reducer->comm : NULL;
-}
-
-static bool is_for_good(gsync_status status) {
-    return status <= GSYNC_ERR_TIMEOUT;
-}
-
 /* ---- begin ---- */
 
 static void begin_pipeline(gsync_reducer *reducer) {
@@ -62,7 +54,7 @@ static gsync_status begin(gsync_reducer *reducer, gsync_phase phase, const char 
 }
 
 gsync_status gsync_begin(gsync_reducer *reducer, gsync_phase phase) {
-    return gs_comm_report(comm_of(reducer), begin(reducer, phase, "gsync_begin"));
+    return gs_comm_report(gs_reducer_comm(reducer), begin(reducer, phase, "gsync_begin"));
 }
 
 static bool has_marks(const gsync_reducer *reducer) {
@@ -99,7 +91,7 @@ static gsync_status set_weight(gsync_reducer *reducer, double weight) {
 }
 
 gsync_status gsync_set_weight(gsync_reducer *reducer, double weight) {
-    return gs_comm_report(comm_of(reducer), set_weight(reducer, weight));
+    return gs_comm_report(gs_reducer_comm(reducer), set_weight(reducer, weight));
 }
 
 /* ---- ready ---- */
@@ -186,13 +178,13 @@ static gsync_status ready(gsync_reducer *reducer, const void *grad) {
 
 gsync_status gsync_ready(gsync_reducer *reducer, const void *grad) {
     const gsync_status status = ready(reducer, grad);
-    return status == GSYNC_OK ? status : gs_comm_report(comm_of(reducer), status);
+    return status == GSYNC_OK ? status : gs_comm_report(gs_reducer_comm(reducer), status);
 }
 
 gsync_status gsync_ready_list(gsync_reducer *reducer, const void *const *grads, size_t n) {
     gsync_status first = GSYNC_OK;
     if (grads == NULL && n != 0) {
-        return gs_comm_report(comm_of(reducer), gs_fail(GSYNC_ERR_ARGUMENT, "gsync_ready_list: grads is NULL"));
+        return gs_comm_report(gs_reducer_comm(reducer), gs_fail(GSYNC_ERR_ARGUMENT, "gsync_ready_list: grads is NULL"));
     }
     for (size_t i = 0; i < n; i++) {
         const gsync_status status = gsync_ready(reducer, grads[i]);
@@ -222,11 +214,8 @@ static void accumulate(gsync_reducer *reducer) {
 
 static gsync_status check_late_writes(gsync_reducer *reducer) {
     for (size_t i = 0; reducer->options.checks_writes && i < reducer->gradient_count; i++) {
-        const gs_gradient *gradient = &reducer->gradients[i];
-        if (gradient->is_hashed && gs_host_hash_tensor(&gradient->tensor) != gradient->hash) {
-            return gs_fail(GSYNC_ERR_CHANGED,
-                           "rank %d: gradient '%s' was written after it was marked ready: mark it after its last write",
-                           reducer->comm->group->rank, gradient->name);
+        if (gs_gradient_has_changed(&reducer->gradients[i])) {
+            return gs_gradient_fail_changed(reducer->gradients[i].name, reducer->comm->group->rank);
         }
     }
     return GSYNC_OK;
@@ -314,7 +303,7 @@ static void note_end(gsync_reducer *reducer) {
     }
 }
 
-static void close_window(gsync_reducer *reducer) {
+void gs_reducer_close_window(gsync_reducer *reducer) {
     reducer->window_micro_batches = 0;
     reducer->window_weight = 0;
     for (size_t i = 0; gs_reducer_overwrites(reducer) && i < reducer->gradient_count; i++) {
@@ -333,7 +322,7 @@ static gsync_status finish_synchronising(gsync_reducer *reducer, bool may_refuse
     const gsync_status status = gs_engine_wait(engine, &reducer->pipeline);
     note_outcome(reducer);
     GS_TRY(status);
-    GS_TRY(gs_pipeline_settle(&reducer->pipeline, engine->has_helper ? NULL : gs_engine_idle, engine));
+    GS_TRY(gs_pipeline_settle(&reducer->pipeline, gs_engine_idle_function(engine), engine));
     reducer->step++;
     return reducer->observes_order ? gs_reducer_take_order(reducer) : GSYNC_OK;
 }
@@ -346,10 +335,10 @@ static gsync_status end_micro_batch(gsync_reducer *reducer, gsync_status status)
         reducer->is_synced = status == GSYNC_OK;
     }
     if (reducer->phase == GSYNC_SYNC || status != GSYNC_OK) {
-        close_window(reducer);
+        gs_reducer_close_window(reducer);
     }
     reducer->has_finished = true;
-    gs_reducer_set_stage(reducer, is_for_good(status) ? GS_REDUCER_FAILED : GS_REDUCER_IDLE);
+    gs_reducer_set_stage(reducer, gs_status_is_for_good(status) ? GS_REDUCER_FAILED : GS_REDUCER_IDLE);
     return status;
 }
 
@@ -377,7 +366,7 @@ static gsync_status give_info(const gsync_reducer *reducer, gsync_step_info *inf
 gsync_status gsync_finish(gsync_reducer *reducer, gsync_step_info *info) {
     gsync_status status = check_finish(reducer, info, "gsync_finish");
     if (status != GSYNC_OK) {
-        return gs_comm_report(comm_of(reducer), status);
+        return gs_comm_report(gs_reducer_comm(reducer), status);
     }
     if (gs_reducer_get_stage(reducer) == GS_REDUCER_IDLE && reducer->has_finished) {
         return give_info(reducer, info, GSYNC_OK); /* called twice */
@@ -427,7 +416,7 @@ gsync_status gsync_finish_empty(gsync_reducer *reducer, gsync_step_info *info) {
         status = begin_empty(reducer);
     }
     if (status != GSYNC_OK) {
-        return gs_comm_report(comm_of(reducer), status);
+        return gs_comm_report(gs_reducer_comm(reducer), status);
     }
     return give_info(reducer, info, finish_armed(reducer, false));
 }

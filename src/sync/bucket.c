@@ -132,8 +132,7 @@ void gs_bucket_decode(gs_pipeline *pipeline, size_t bucket) {
 uint32_t gs_bucket_find_changed(const gs_pipeline *pipeline, size_t bucket) {
     for (uint32_t i = 0; i < bucket_at(pipeline, bucket)->gradient_count; i++) {
         const uint32_t index = member(pipeline, bucket, i);
-        const gs_gradient *gradient = &pipeline->gradients[index];
-        if (gradient->is_hashed && gs_host_hash_tensor(&gradient->tensor) != gradient->hash) {
+        if (gs_gradient_has_changed(&pipeline->gradients[index])) {
             return index;
         }
     }
@@ -143,4 +142,14 @@ uint32_t gs_bucket_find_changed(const gs_pipeline *pipeline, size_t bucket) {
 void gs_pipeline_note_hash(gs_gradient *gradient) {
     gradient->hash = gs_host_hash_tensor(&gradient->tensor);
     gradient->is_hashed = true;
+}
+
+bool gs_gradient_has_changed(const gs_gradient *gradient) {
+    return gradient->is_hashed && gs_host_hash_tensor(&gradient->tensor) != gradient->hash;
+}
+
+gsync_status gs_gradient_fail_changed(const char *name, int rank) {
+    return gs_fail(GSYNC_ERR_CHANGED,
+                   "rank %d: gradient '%s' was written after it was marked ready: mark it after its last write", rank,
+                   name);
 }

@@ -56,5 +56,9 @@ gsync_status gs_engine_wait(gs_engine *engine, gs_pipeline *pipeline);
 
 /* Moves what can be moved, if nobody else is at it: gs_idle_function for waits outside the engine. */
 void gs_engine_idle(void *engine);
+/* What such a wait is to call: nothing where a helper moves buckets anyway. */
+static inline gs_idle_function gs_engine_idle_function(const gs_engine *engine) {
+    return engine->has_helper ? NULL : gs_engine_idle;
+}
 
 #endif

@@ -173,14 +173,15 @@ static void word_failure(gs_pipeline *pipeline, gsync_status status) {
     const gs_lane_outcome *outcome = &pipeline->outcome;
     const gs_bucket *bucket = &pipeline->plan->buckets[pipeline->bucket];
     const uint32_t *members = &pipeline->plan->members[bucket->first];
-    if (outcome->refusing_rank >= 0) {
-        const uint32_t index = outcome->verdict_index;
-        const char *name = index < pipeline->plan->gradient_count ? pipeline->gradients[index].name : "?";
-        (void)gs_fail(status, "rank %d: gradient '%s' %s", outcome->refusing_rank, name,
-                      status == GSYNC_ERR_CHANGED
-                          ? "was written after it was marked ready: mark it after its last write"
-                          : "was never marked ready in this micro-batch: mark it with gsync_ready, "
-                            "or set finds_unused");
+    const uint32_t index = outcome->verdict_index;
+    const char *name = index < pipeline->plan->gradient_count ? pipeline->gradients[index].name : "?";
+    if (outcome->refusing_rank >= 0 && status == GSYNC_ERR_CHANGED) {
+        (void)gs_gradient_fail_changed(name, outcome->refusing_rank);
+    } else if (outcome->refusing_rank >= 0) {
+        (void)gs_fail(status,
+                      "rank %d: gradient '%s' was never marked ready in this micro-batch: mark it with gsync_ready, or "
+                      "set finds_unused",
+                      outcome->refusing_rank, name);
     } else {
         const char *first = pipeline->gradients[members[0]].name;
         const char *last = pipeline->gradients[members[bucket->gradient_count - 1]].name;

@@ -125,8 +125,10 @@ gsync_status gs_pipeline_settle(gs_pipeline *pipeline, gs_idle_function idle, vo
 /* Has the step ended? Then *status, with the words put where gsync_last_error finds them. */
 bool gs_pipeline_has_ended(gs_pipeline *pipeline, gsync_status *status);
 
-/* checks_writes: remembers what a gradient holds now. */
+/* checks_writes: remembers what a gradient holds now, tells whether it holds something else, and words that. */
 void gs_pipeline_note_hash(gs_gradient *gradient);
+bool gs_gradient_has_changed(const gs_gradient *gradient);
+gsync_status gs_gradient_fail_changed(const char *name, int rank);
 
 static inline gsync_dtype gs_pipeline_wire(const gs_pipeline *pipeline, gsync_dtype dtype) {
     return pipeline->terms.sums_wide ? gs_dtype_wide(dtype) : dtype;

@@ -66,9 +66,7 @@ static gsync_status exchange_piece(gs_pipeline *pipeline, size_t first, size_t c
     const gsync_status status = gs_lane_run(pipeline->lane, &operation, idle, argument);
     const gs_lane_outcome *outcome = gs_lane_last_outcome(pipeline->lane);
     if (status == GSYNC_ERR_CHANGED && outcome->refusing_rank >= 0) {
-        return gs_fail(status,
-                       "rank %d: gradient '%s' was written after it was marked ready: mark it after its last write",
-                       outcome->refusing_rank, pipeline->gradients[outcome->verdict_index].name);
+        return gs_gradient_fail_changed(pipeline->gradients[outcome->verdict_index].name, outcome->refusing_rank);
     }
     GS_TRY(status);
     merge_used_bits(pipeline, first, count);
