@@ -134,6 +134,37 @@ void gs_host_scatter(const gs_tensor *tensor, const void *wire, gsync_dtype wire
     }
 }
 
+/* ---- ranges ---- */
+
+void gs_host_gather_range(void *wire, gsync_dtype wire_dtype, const gs_host_term *term, size_t first, size_t count) {
+    const size_t wide = gsync_dtype_size(gs_dtype_wide(term->tensor->dtype));
+    unsigned char *at = wire;
+    for (size_t done = 0; done < count;) {
+        size_t length = count - done;
+        const gs_tensor part = gs_tensor_part(term->tensor, first + done, &length);
+        gs_host_term part_term = *term;
+        part_term.tensor = &part;
+        if (term->accumulator != NULL) {
+            part_term.accumulator = (const unsigned char *)term->accumulator + (first + done) * wide;
+        }
+        gs_host_gather(at, wire_dtype, &part_term);
+        at += length * gsync_dtype_size(wire_dtype);
+        done += length;
+    }
+}
+
+void gs_host_scatter_range(const gs_tensor *tensor, size_t first, size_t count, const void *wire,
+                           gsync_dtype wire_dtype) {
+    const unsigned char *at = wire;
+    for (size_t done = 0; done < count;) {
+        size_t length = count - done;
+        const gs_tensor part = gs_tensor_part(tensor, first + done, &length);
+        gs_host_scatter(&part, at, wire_dtype);
+        at += length * gsync_dtype_size(wire_dtype);
+        done += length;
+    }
+}
+
 /* ---- accumulate ---- */
 
 void gs_host_accumulate(void *accumulator, const gs_tensor *tensor, double factor, bool starts) {

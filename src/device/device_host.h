@@ -17,6 +17,11 @@ typedef struct gs_host_term {
 /* wire = the term, in wire_dtype. Wire may be the tensor's own memory if it is dense and of that dtype. */
 void gs_host_gather(void *wire, gsync_dtype wire_dtype, const gs_host_term *term);
 
+/* The same for elements [first, first + count) of the tensor; wire points to the first of them. */
+void gs_host_gather_range(void *wire, gsync_dtype wire_dtype, const gs_host_term *term, size_t first, size_t count);
+void gs_host_scatter_range(const gs_tensor *tensor, size_t first, size_t count, const void *wire,
+                           gsync_dtype wire_dtype);
+
 /* tensor = wire */
 void gs_host_scatter(const gs_tensor *tensor, const void *wire, gsync_dtype wire_dtype);
 
