@@ -14,7 +14,8 @@ Installing uses apt-get, as root or through sudo; when nothing is missing neithe
 this is the same as cmake --workflow --preset demo, or test, clang, asan and tsan. Everything built goes to build/."
 
 demo_packages="build-essential cmake ninja-build libopenmpi-dev openmpi-bin gnuplot-nox"
-test_packages="$demo_packages pkg-config libcmocka-dev clang clang-format-14 clang-tidy-14 cppcheck strace valgrind"
+test_packages="$demo_packages pkg-config libcmocka-dev libgloo-dev strace valgrind"
+test_packages="$test_packages clang clang-format-14 clang-tidy-14 cppcheck"
 
 is_installed() {
     [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]

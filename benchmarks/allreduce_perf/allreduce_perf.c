@@ -18,7 +18,7 @@ enum { EXIT_USAGE = 2 };
 /* What a rank needs, and what it leaves. */
 typedef struct rank_run {
     const perf_options *options;
-    const perf_peer *peer;
+    const perf_peers *peers;
     gsync_comm *comm; /* destroyed by the rank */
     bool is_ok;       /* nothing failed, nothing was wrong */
     pthread_t thread;
@@ -72,9 +72,15 @@ static bool measure_all(const perf_rank *self, int64_t *wrong) {
 /* Collective: what rank 0 cannot write, the others need not measure. */
 static bool open_report(perf_rank *self, perf_report *storage) {
     if (self->rank == 0) {
-        const char *peer = self->peer != NULL ? self->peer->describe() : NULL;
-        if (!perf_report_open(storage, self->options, self->world, gsync_comm_describe(self->comm), peer)) {
-            return perf_rank_fail(self, self->options->json, strerror(errno));
+        perf_facts facts = {.options = self->options,
+                            .world = self->world,
+                            .transport = gsync_comm_describe(self->comm),
+                            .peers = self->peers};
+        for (int i = 0; i < self->peers->count; i++) {
+            facts.peer_words[i] = self->peers->peer[i]->describe(self->peer_states[i]);
+        }
+        if (!perf_report_open(storage, &facts)) {
+            return perf_rank_fail(self, "the file for the results", strerror(errno));
         }
         self->report = storage;
     }
@@ -93,24 +99,39 @@ static bool check_dtypes(const perf_rank *self) {
     return true;
 }
 
-static bool open_peer(const perf_rank *self) {
-    const char *problem = self->peer != NULL ? self->peer->open() : NULL;
-    return problem == NULL || perf_rank_fail(self, self->peer->name, problem);
+/* Returns how many could be opened: all, or the rank has failed. */
+static int open_peers(perf_rank *self) {
+    const perf_peer_ranks ranks = {self->comm, self->rank, self->world, self->shares_clock};
+    int open = 0;
+    while (open < self->peers->count) {
+        const perf_peer *peer = self->peers->peer[open];
+        if (!perf_rank_check_peer(self, peer, peer->open(&ranks, &self->peer_states[open]))) {
+            break;
+        }
+        open++;
+    }
+    return open;
+}
+
+static bool measure_and_report(perf_rank *self, int64_t *wrong) {
+    perf_report report;
+    const bool is_ok = open_report(self, &report) && measure_all(self, wrong);
+    if (self->report != NULL && !perf_report_close(self->report, is_ok)) {
+        return perf_rank_fail(self, "the report", "could not be written");
+    }
+    return is_ok;
 }
 
 static bool run_rank(const rank_run *run) {
-    perf_rank self = {.options = run->options, .peer = run->peer, .comm = run->comm};
-    perf_report report;
-    if (!perf_rank_init(&self) || !check_dtypes(&self) || !open_peer(&self)) {
+    perf_rank self = {.options = run->options, .peers = run->peers, .comm = run->comm};
+    if (!perf_rank_init(&self) || !check_dtypes(&self)) {
         return false;
     }
     int64_t wrong = 0;
-    bool is_ok = open_report(&self, &report) && measure_all(&self, &wrong);
-    if (self.report != NULL && !perf_report_close(self.report, is_ok)) {
-        is_ok = perf_rank_fail(&self, "the report", "could not be written");
-    }
-    if (self.peer != NULL) {
-        self.peer->close();
+    const int open = open_peers(&self);
+    const bool is_ok = open == self.peers->count && measure_and_report(&self, &wrong);
+    for (int i = 0; i < open; i++) {
+        self.peers->peer[i]->close(self.peer_states[i]);
     }
     return is_ok && wrong == 0;
 }
@@ -130,7 +151,7 @@ static gsync_comm_options comm_options(const perf_options *options) {
     return chosen;
 }
 
-static bool run_threads(const perf_options *options) {
+static bool run_threads(const perf_options *options, const perf_peers *peers) {
     const gsync_comm_options chosen = comm_options(options);
     const int ranks = options->thread_ranks;
     rank_run *runs = calloc((size_t)ranks, sizeof *runs);
@@ -144,7 +165,7 @@ static bool run_threads(const perf_options *options) {
     }
     int started = 0;
     for (; started < ranks; started++) {
-        runs[started] = (rank_run){.options = options, .comm = comms[started]};
+        runs[started] = (rank_run){.options = options, .peers = peers, .comm = comms[started]};
         if (pthread_create(&runs[started].thread, NULL, run_and_leave, &runs[started]) != 0) {
             fprintf(stderr, "allreduce_perf: no thread for rank %d\n", started);
             gsync_comm_abort(comms[started], "not all ranks could be started");
@@ -165,11 +186,11 @@ static bool run_threads(const perf_options *options) {
     return is_ok;
 }
 
-static bool run_process(const perf_options *options, const perf_peer *peer) {
+static bool run_process(const perf_options *options, const perf_peers *peers) {
     const gsync_comm_options chosen = comm_options(options);
-    rank_run run = {.options = options, .peer = peer};
-    if (peer != NULL) {
-        peer->prepare();
+    rank_run run = {.options = options, .peers = peers};
+    if (peers->count > 0 && options->tunes_malloc) {
+        perf_peers_tune_malloc();
     }
     if (gsync_comm_create(&run.comm, &chosen) != GSYNC_OK) {
         fprintf(stderr, "allreduce_perf: %s\n", gsync_last_error());
@@ -191,6 +212,22 @@ static int launcher_rank(void) {
     return -1;
 }
 
+/* Of options that look right alone. NULL: none. Finds the peers. */
+static const char *find_problem(const perf_options *options, perf_peers *peers, bool has_launcher) {
+    if (!perf_peers_find(options->peers, peers)) {
+        return "--peer: this build knows no such peers, or one is named twice";
+    }
+    for (int i = 0; i < peers->count; i++) {
+        if (options->thread_ranks != 0 && !peers->peer[i]->takes_threads) {
+            return "--peer: all but limit need the processes of mpirun, and not --ranks";
+        }
+    }
+    if (options->thread_ranks != 0 && has_launcher) {
+        return "--ranks is for ranks that are threads, and not under mpirun";
+    }
+    return NULL;
+}
+
 int main(int argc, char **argv) {
     const int rank = launcher_rank();
     const bool is_speaker = rank <= 0;
@@ -199,19 +236,14 @@ int main(int argc, char **argv) {
     if (verdict != PERF_RUN) {
         return verdict == PERF_HELP_GIVEN ? EXIT_SUCCESS : EXIT_USAGE;
     }
-    const char *problem = NULL;
-    const perf_peer *peer = options.peer != NULL ? perf_peer_find(options.peer) : NULL;
-    if (options.peer != NULL && peer == NULL) {
-        problem = "--peer: this build knows no such peer";
-    } else if (options.thread_ranks != 0 && rank >= 0) {
-        problem = "--ranks is for ranks that are threads, and not under mpirun";
-    }
+    perf_peers peers;
+    const char *problem = find_problem(&options, &peers, rank >= 0);
     if (problem != NULL) {
         if (is_speaker) {
             fprintf(stderr, "allreduce_perf: %s\n", problem);
         }
         return EXIT_USAGE;
     }
-    const bool is_ok = options.thread_ranks != 0 ? run_threads(&options) : run_process(&options, peer);
+    const bool is_ok = options.thread_ranks != 0 ? run_threads(&options, &peers) : run_process(&options, &peers);
     return is_ok ? EXIT_SUCCESS : EXIT_FAILURE;
 }

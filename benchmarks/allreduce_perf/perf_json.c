@@ -3,6 +3,9 @@
 
 #include <inttypes.h>
 
+/* Grows when a member vanishes or changes its meaning. Since 2: peers in place of peer. */
+enum { JSON_VERSION = 2 };
+
 static void write_string(FILE *file, const char *text) {
     fputc('"', file);
     for (const unsigned char *at = (const unsigned char *)text; *at != '\0'; at++) {
@@ -41,24 +44,27 @@ static void write_setting(void *user, const char *setting) {
 static void write_options(const perf_options *options, FILE *file) {
     fprintf(file,
             "  \"options\": {\"minbytes\": %zu, \"maxbytes\": %zu, \"stepfactor\": %zu, \"stepbytes\": %zu, "
-            "\"iters\": %d, \"warmup_iters\": %d, \"check\": %d, \"progress\": \"%s\", \"self_test\": %s},\n",
+            "\"iters\": %d, \"warmup_iters\": %d, \"check\": %d, \"progress\": \"%s\", \"tensors\": %d, "
+            "\"peer_malloc\": \"%s\", \"self_test\": %s},\n",
             options->min_bytes, options->max_bytes, options->step_factor, options->step_bytes, options->iterations,
-            options->warmups, options->checks, perf_progress_name(options->progress),
-            options->self_test ? "true" : "false");
+            options->warmups, options->checks, perf_progress_name(options->progress), options->tensors,
+            options->tunes_malloc ? "tuned" : "default", options->self_test ? "true" : "false");
 }
 
-static void write_figures(const char *name, const perf_figures *figures, size_t bytes, int world, FILE *file) {
+static void write_figures(const perf_report *report, const perf_row *row, int way, FILE *file) {
+    const perf_figures *figures = &row->of[way];
+    const double time_us = figures->median_us;
     if (!figures->is_measured) {
-        fprintf(file, ",\n     \"%s\": null", name);
+        fputs("null", file);
         return;
     }
-    fprintf(file, ",\n     \"%s\": {\"time_us\": %.3f, \"p99_us\": %.3f, \"min_us\": %.3f, \"max_us\": %.3f, ", name,
-            figures->median_us, figures->p99_us, figures->min_us, figures->max_us);
+    fprintf(file, "{\"time_us\": %.3f, \"p99_us\": %.3f, \"min_us\": %.3f, \"max_us\": %.3f, ", time_us,
+            figures->p99_us, figures->min_us, figures->max_us);
     fprintf(file, "\"warmup_first_us\": %.3f, \"warmup_median_us\": %.3f, ", figures->warmup_first_us,
             figures->warmup_median_us);
-    fprintf(file, "\"algbw\": %.6f, \"busbw\": %.6f, ", perf_algbw(bytes, figures->median_us),
-            perf_busbw(bytes, figures->median_us, world));
-    fprintf(file, "\"bytes_copied\": %" PRIu64 ", ", figures->bytes_copied);
+    fprintf(file, "\"algbw\": %.6f, \"busbw\": %.6f, ", perf_algbw(row->bytes, time_us),
+            perf_busbw(row->bytes, time_us, report->facts.world));
+    fprintf(file, "\"bytes_copied\": %" PRIu64 ", \"stalls\": %d, ", figures->bytes_copied, figures->stalls);
     if (figures->wrong < 0) {
         fputs("\"wrong\": null}", file);
     } else {
@@ -66,39 +72,72 @@ static void write_figures(const char *name, const perf_figures *figures, size_t 
     }
 }
 
-static void write_row(const perf_row *row, int world, FILE *file) {
+/* How close the in-place way comes to the limit, 1 being all of it. */
+static void write_limit_share(const perf_report *report, const perf_row *row, FILE *file) {
+    double share = 0.0;
+    for (int i = 0; i < report->facts.peers->count; i++) {
+        if (report->facts.peers->peer[i] == &perf_peer_limit) {
+            share = perf_ratio(&row->of[PERF_PEER_FIRST + i], &row->of[PERF_IN_PLACE]);
+        }
+    }
+    if (share > 0.0) {
+        fprintf(file, ",\n     \"limit_share\": %.6f", share);
+    } else {
+        fputs(",\n     \"limit_share\": null", file);
+    }
+}
+
+static void write_row(const perf_report *report, const perf_row *row, FILE *file) {
+    static const char *const names[PERF_PEER_FIRST] = {"out_of_place", "in_place", "scattered"};
     fprintf(file, "    {\"size\": %zu, \"count\": %zu, \"type\": \"%s\", \"redop\": \"%s\"", row->bytes, row->count,
             perf_dtype_name(row->dtype), perf_op_name(row->op));
-    write_figures("out_of_place", &row->of[PERF_OUT_OF_PLACE], row->bytes, world, file);
-    write_figures("in_place", &row->of[PERF_IN_PLACE], row->bytes, world, file);
-    write_figures("peer", &row->of[PERF_PEER], row->bytes, world, file);
-    fputs("}", file);
+    for (int way = 0; way < PERF_PEER_FIRST; way++) {
+        fprintf(file, ",\n     \"%s\": ", names[way]);
+        write_figures(report, row, way, file);
+    }
+    write_limit_share(report, row, file);
+    fputs(",\n     \"peers\": {", file);
+    for (int way = PERF_PEER_FIRST; way < perf_report_way_count(report); way++) {
+        fprintf(file, "%s\"%s\": ", way == PERF_PEER_FIRST ? "" : ",\n       ", perf_report_way_name(report, way));
+        write_figures(report, row, way, file);
+    }
+    fputs("}}", file);
+}
+
+static void write_peers(const perf_report *report, FILE *file) {
+    fputs("  \"peers\": {", file);
+    for (int i = 0; i < report->facts.peers->count; i++) {
+        fprintf(file, "%s\"%s\": ", i == 0 ? "" : ", ", report->facts.peers->peer[i]->name);
+        write_string(file, report->facts.peer_words[i]);
+    }
+    fputs("},\n", file);
 }
 
 void perf_json_write(const perf_report *report, FILE *file) {
     fputs("{\n", file);
     write_member(file, "program", "allreduce_perf");
+    fprintf(file, "  \"json_version\": %d,\n", JSON_VERSION);
     write_member(file, "library_version", gsync_version());
-    fprintf(file, "  \"ranks\": %d,\n", report->world);
-    write_member(file, "transport", report->transport);
+    fprintf(file, "  \"ranks\": %d,\n", report->facts.world);
+    write_member(file, "transport", report->facts.transport);
     write_member(file, "cpu", report->machine.cpu);
     fprintf(file, "  \"cpus_online\": %ld,\n", report->machine.cpus);
     write_member(file, "build_type", report->machine.build_type);
     write_member(file, "compiler", report->machine.compiler);
     write_member(file, "flags", report->machine.flags);
-    write_member(file, "peer", report->peer);
+    write_peers(report, file);
     fputs("  \"settings\": [", file);
     list settings = {file, 0};
     perf_machine_settings(write_setting, &settings);
     fputs("],\n", file);
-    write_options(report->options, file);
+    write_options(report->facts.options, file);
     fputs("  \"rows\": [\n", file);
     for (size_t i = 0; i < report->row_count; i++) {
-        write_row(&report->rows[i], report->world, file);
+        write_row(report, &report->rows[i], file);
         fputs(i + 1 < report->row_count ? ",\n" : "\n", file);
     }
     fputs("  ],\n", file);
-    if (report->options->checks) {
+    if (report->facts.options->checks) {
         fprintf(file, "  \"out_of_bounds\": %" PRId64 ",\n  \"ok\": %s,\n", report->wrong,
                 report->wrong == 0 ? "true" : "false");
     } else {

@@ -9,10 +9,26 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANKS_MAX = 1024, ITERATIONS_MAX = 1000000, BYTES_DEFAULT = 32 << 20, STEP_DEFAULT = 1 << 20 };
+enum {
+    RANKS_MAX = 1024,
+    TENSORS_MAX = 65536,
+    ITERATIONS_MAX = 1000000,
+    BYTES_DEFAULT = 32 << 20,
+    STEP_DEFAULT = 1 << 20
+};
 
 /* Long options without a letter of their own. */
-enum { OPTION_RANKS = 256, OPTION_PROGRESS, OPTION_PEER, OPTION_JSON, OPTION_SELF_TEST };
+enum {
+    OPTION_RANKS = 256,
+    OPTION_PROGRESS,
+    OPTION_TENSORS,
+    OPTION_WAYS,
+    OPTION_PEER,
+    OPTION_PEER_MALLOC,
+    OPTION_JSON,
+    OPTION_CSV,
+    OPTION_SELF_TEST
+};
 
 typedef struct name_of {
     const char *name;
@@ -23,6 +39,8 @@ static const name_of DTYPES[] = {
     {"float", GSYNC_FLOAT32}, {"double", GSYNC_FLOAT64}, {"half", GSYNC_FLOAT16}, {"bfloat16", GSYNC_BFLOAT16}};
 static const name_of PROGRESSES[] = {
     {"auto", GSYNC_PROGRESS_AUTO}, {"helper", GSYNC_PROGRESS_HELPER}, {"caller", GSYNC_PROGRESS_CALLER}};
+static const name_of WAYS[] = {
+    {"out-of-place", PERF_OUT_OF_PLACE}, {"in-place", PERF_IN_PLACE}, {"scattered", PERF_SCATTERED}};
 static const name_of OPS[] = {{"sum", GSYNC_SUM}, {"avg", GSYNC_MEAN}};
 
 static const char HELP[] =
@@ -42,9 +60,17 @@ static const char HELP[] =
     "  -o, --op OP                sum, avg or all (sum)\n"
     "      --ranks N              the ranks are N threads; not under mpirun\n"
     "      --progress WHO         who moves the buckets: auto, helper (a thread) or caller (auto)\n"
-    "      --peer mpi             MPI_Allreduce of the same bytes, round by round in turn with the library. Under "
-    "mpirun\n"
+    "      --tensors N            the gradient in N tensors of uneven sizes, in one bucket: in-place in the bucket, "
+    "and\n"
+    "                             scattered, each in private memory of its own (1: one tensor, and no scattered)\n"
+    "      --ways WAY[,WAY...]    out-of-place, in-place, scattered: measure no others of the library's (all)\n"
+    "      --peer NAME[,NAME...]  others of the same bytes, round by round in turn with the library:\n"
+    "                               limit   the memory traffic of an all-reduce in place, and nothing else\n"
+    "                               mpi     MPI_Allreduce. Under mpirun, as gloo\n"
+    "                               gloo    all of gloo-ring, gloo-ring-chunked, gloo-halving-doubling, gloo-bcube\n"
+    "      --peer-malloc HOW      tuned: the C library keeps memory that peers free; default: as it is (tuned)\n"
     "      --json FILE            the results, with more about each. With - in place of FILE: to stdout, and no table\n"
+    "      --csv FILE             the same figures, a line for each size and way\n"
     "      --self-test            spoil one bit of one result: must report 1 wrong and exit with 1\n"
     "  -h, --help                 this text\n"
     "\n"
@@ -56,7 +82,11 @@ static const char HELP[] =
     "  algbw          size / time, in 10^9 bytes per second\n"
     "  busbw          algbw x 2(n-1)/n for n ranks\n"
     "  #wrong         elements with a wrong value, over all calls and ranks\n"
-    "  peer           its time; x-out and x-in are its time over the library's out-of-place and in-place time\n"
+    "  scattered      the gradient is many tensors in private memory; x-in: its time over the in-place time\n"
+    "  a peer         its time; x-out and x-in are its time over the library's out-of-place and in-place time, so "
+    "that\n"
+    "                 the limit's x-in is the in-place way's share of what memory allows\n"
+    "  stalls         (shown if there are any) timed calls slower than the median by more than 3 ms\n"
     "\n"
     "Exit status: 0 when everything went well, 1 when a value was wrong or something failed, 2 for a wrong option.\n";
 
@@ -87,6 +117,10 @@ const char *perf_dtype_name(gsync_dtype dtype) {
 
 const char *perf_op_name(gsync_op op) {
     return name_in(OPS, sizeof OPS / sizeof *OPS, (int)op);
+}
+
+const char *perf_way_name(perf_way way) {
+    return name_in(WAYS, sizeof WAYS / sizeof *WAYS, (int)way);
 }
 
 const char *perf_progress_name(gsync_progress progress) {
@@ -155,6 +189,35 @@ static bool parse_progress(const char *word, perf_options *options) {
     return false;
 }
 
+/* "in-place,scattered" */
+static bool parse_ways(const char *word, perf_options *options) {
+    memset(options->uses_way, 0, sizeof options->uses_way);
+    while (word != NULL) {
+        const size_t length = strcspn(word, ",");
+        size_t i = 0;
+        while (i < sizeof WAYS / sizeof *WAYS &&
+               !(strlen(WAYS[i].name) == length && strncmp(WAYS[i].name, word, length) == 0)) {
+            i++;
+        }
+        if (i == sizeof WAYS / sizeof *WAYS) {
+            return false;
+        }
+        options->uses_way[WAYS[i].value] = true;
+        word = word[length] == ',' ? word + length + 1 : NULL;
+    }
+    return true;
+}
+
+static bool parse_malloc(const char *word, perf_options *options) {
+    options->tunes_malloc = strcmp(word, "tuned") == 0;
+    return options->tunes_malloc || strcmp(word, "default") == 0;
+}
+
+static bool take_file(const char *word, const char **file) {
+    *file = word;
+    return *word != '\0';
+}
+
 static bool take_flag(const char *word, bool *flag) {
     int value;
     if (!parse_count(word, 0, 1, &value)) {
@@ -198,16 +261,31 @@ static bool take(int option, const char *word, perf_options *options) {
         return parse_count(word, 1, RANKS_MAX, &options->thread_ranks);
     case OPTION_PROGRESS:
         return parse_progress(word, options);
+    case OPTION_TENSORS:
+        return parse_count(word, 1, TENSORS_MAX, &options->tensors);
+    case OPTION_WAYS:
+        return parse_ways(word, options);
     case OPTION_PEER:
-        options->peer = word;
+        options->peers = word;
         return *word != '\0';
+    case OPTION_PEER_MALLOC:
+        return parse_malloc(word, options);
     case OPTION_JSON:
-        options->json = word;
-        return *word != '\0';
+        return take_file(word, &options->json);
+    case OPTION_CSV:
+        return take_file(word, &options->csv);
     default:
         options->self_test = true;
         return true;
     }
+}
+
+static bool is_stdout(const char *file) {
+    return file != NULL && strcmp(file, "-") == 0;
+}
+
+bool perf_options_want_table(const perf_options *options) {
+    return !is_stdout(options->json) && !is_stdout(options->csv);
 }
 
 /* What no single option can see. */
@@ -230,9 +308,11 @@ static bool complete(perf_options *options, bool is_speaker) {
     if (options->self_test && !options->checks) {
         return complain(is_speaker, "--self-test is about the check, which --check 0 turns off");
     }
-    if (options->peer != NULL && options->thread_ranks != 0) {
-        return complain(is_speaker, "--peer needs the processes of mpirun, and not --ranks");
+    if (is_stdout(options->json) && is_stdout(options->csv)) {
+        return complain(is_speaker, "--json - and --csv - both want stdout");
     }
+    /* With one tensor it would be the out-of-place way once more. */
+    options->uses_way[PERF_SCATTERED] = options->uses_way[PERF_SCATTERED] && options->tensors > 1;
     return true;
 }
 
@@ -254,9 +334,13 @@ perf_verdict perf_options_parse(perf_options *options, int argc, char **argv, bo
                                           {"datatype", required_argument, NULL, 'd'},
                                           {"op", required_argument, NULL, 'o'},
                                           {"ranks", required_argument, NULL, OPTION_RANKS},
+                                          {"tensors", required_argument, NULL, OPTION_TENSORS},
+                                          {"ways", required_argument, NULL, OPTION_WAYS},
                                           {"peer", required_argument, NULL, OPTION_PEER},
+                                          {"peer-malloc", required_argument, NULL, OPTION_PEER_MALLOC},
                                           {"progress", required_argument, NULL, OPTION_PROGRESS},
                                           {"json", required_argument, NULL, OPTION_JSON},
+                                          {"csv", required_argument, NULL, OPTION_CSV},
                                           {"self-test", no_argument, NULL, OPTION_SELF_TEST},
                                           {"help", no_argument, NULL, 'h'},
                                           {NULL, 0, NULL, 0}};
@@ -267,7 +351,10 @@ perf_verdict perf_options_parse(perf_options *options, int argc, char **argv, bo
                               .dtypes = {GSYNC_FLOAT32},
                               .dtype_count = 1,
                               .ops = {GSYNC_SUM},
-                              .op_count = 1};
+                              .op_count = 1,
+                              .tensors = 1,
+                              .uses_way = {true, true, true},
+                              .tunes_malloc = true};
     opterr = is_speaker ? 1 : 0;
     for (int found; (found = getopt_long(argc, argv, "b:e:f:i:n:w:c:d:o:h", names, NULL)) != -1;) {
         if (found == 'h') {

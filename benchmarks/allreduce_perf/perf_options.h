@@ -4,8 +4,7 @@
 
 /* The command line of allreduce_perf: nccl-tests' options where they exist there. */
 
-#include <gradsync/gradsync.h>
-#include <stdbool.h>
+#include "perf_row.h"
 
 enum { PERF_DTYPES_MAX = 4, PERF_OPS_MAX = 2 };
 
@@ -23,8 +22,12 @@ typedef struct perf_options {
     int op_count;
     int thread_ranks; /* 0: the launcher's processes, or one rank */
     gsync_progress progress;
-    const char *peer; /* NULL: none */
-    const char *json; /* NULL: none; "-": stdout, and no table */
+    int tensors;                    /* that the scattered and the in-place gradient consist of */
+    bool uses_way[PERF_PEER_FIRST]; /* of the library's */
+    const char *peers;              /* names; NULL: none */
+    bool tunes_malloc;              /* for the peers */
+    const char *json;               /* NULL: none; "-": stdout, and no table */
+    const char *csv;                /* the same */
     bool self_test;
 } perf_options;
 
@@ -33,6 +36,9 @@ typedef enum perf_verdict { PERF_RUN, PERF_HELP_GIVEN, PERF_WRONG } perf_verdict
 /* is_speaker: may print the help, or what is wrong. Strings stay those of argv. */
 perf_verdict perf_options_parse(perf_options *options, int argc, char **argv, bool is_speaker);
 
+/* Not when something else goes to stdout. */
+bool perf_options_want_table(const perf_options *options);
+
 /* The size after `bytes`, or 0 when that was the last. */
 size_t perf_options_next_size(const perf_options *options, size_t bytes);
 
@@ -40,5 +46,8 @@ size_t perf_options_next_size(const perf_options *options, size_t bytes);
 const char *perf_dtype_name(gsync_dtype dtype);
 const char *perf_op_name(gsync_op op);
 const char *perf_progress_name(gsync_progress progress);
+
+/* "out-of-place", ... */
+const char *perf_way_name(perf_way way);
 
 #endif

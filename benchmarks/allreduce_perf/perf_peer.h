@@ -2,29 +2,67 @@
 #ifndef PERF_PEER_H
 #define PERF_PEER_H
 
-/* Another all-reduce that is measured in turn with the library's. It works in place on private memory, and sums. */
+/*
+ * Other all-reduces, measured in turn with the library's. They work in place, and sum.
+ *
+ * Each rank opens a peer once, starts it for each row, sums as often as it likes, stops it, and closes it in the end.
+ * All these are collective. Texts that are returned say what went wrong, and NULL that nothing did.
+ */
 
-#include <gradsync/gradsync.h>
-#include <stdbool.h>
+#include "perf_row.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct perf_peer_ranks {
+    gsync_comm *comm; /* to find each other with; nothing of it runs while a peer sums */
+    int rank;
+    int world;
+    bool is_one_host;
+} perf_peer_ranks;
 
 typedef struct perf_peer {
     const char *name;
-    /* Before the ranks' communicator is made: settings that a careful user of the peer would have made. */
-    void (*prepare)(void);
-    /* After it. NULL, or why the peer cannot run. Collective. */
-    const char *(*open)(void);
-    void (*close)(void);
+    bool takes_threads; /* else the ranks have to be processes */
+    bool brings_memory; /* else it works on private memory */
+    bool needs_barrier; /* sum does not wait for the other ranks, whose part of the result may still be missing */
+    const char *(*open)(const perf_peer_ranks *ranks, void **state);
+    void (*close)(void *state);
     /* One line, valid until close. */
-    const char *(*describe)(void);
-    bool (*takes)(gsync_dtype dtype, size_t count);
-    /* NULL, or what went wrong. Collective. */
-    const char *(*sum)(void *buffer, size_t count, gsync_dtype dtype);
+    const char *(*describe)(const void *state);
+    bool (*takes)(const void *state, gsync_dtype dtype, size_t count);
+    /* *buffer: private memory for count elements, or NULL where the peer brings its own and sets it. May be NULL. */
+    const char *(*start)(void *state, gsync_dtype dtype, size_t count, void **buffer);
+    const char *(*sum)(void *state, gsync_dtype dtype, size_t count, void *buffer);
+    void (*stop)(void *state); /* may be NULL; also after a start that failed */
 } perf_peer;
 
-/* NULL: there is none of that name in this build. */
-const perf_peer *perf_peer_find(const char *name);
+typedef struct perf_peers {
+    const perf_peer *peer[PERF_PEERS_MAX];
+    int count;
+} perf_peers;
 
-/* In builds with MPI. */
+/* names: of peers or of groups of them, with commas between; NULL: none. False: this build has no such peers, or they
+ * are too many, or one comes twice. */
+bool perf_peers_find(const char *names, perf_peers *peers);
+
+/*
+ * Before the first of them is opened. Peers allocate scratch memory in each call; from 32 MiB on glibc takes it from
+ * the kernel every time and gives it back, and its page faults would cost more than the reduction. Tells it not to.
+ */
+void perf_peers_tune_malloc(void);
+
+/* In all builds; with MPI; and with gloo. */
+extern const perf_peer perf_peer_limit;
 extern const perf_peer perf_peer_mpi;
+extern const perf_peer perf_peer_gloo_ring;
+extern const perf_peer perf_peer_gloo_ring_chunked;
+extern const perf_peer perf_peer_gloo_halving_doubling;
+extern const perf_peer perf_peer_gloo_bcube;
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

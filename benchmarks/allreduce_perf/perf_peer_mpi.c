@@ -5,25 +5,11 @@
 #include <mpi.h>
 #include <stdio.h>
 #include <string.h>
-#if defined(__GLIBC__)
-#include <malloc.h>
-#endif
 
 /* MPI belongs to the process, and so does this. */
 static MPI_Comm comm = MPI_COMM_NULL;
 static char description[256];
 static char error_text[MPI_MAX_ERROR_STRING];
-
-/*
- * MPI libraries allocate scratch memory in each call. From 32 MiB on glibc takes it from the kernel every time and
- * gives it back, and its page faults would cost more than the reduction.
- */
-static void prepare(void) {
-#if defined(__GLIBC__)
-    mallopt(M_MMAP_MAX, 0);
-    mallopt(M_TRIM_THRESHOLD, -1);
-#endif
-}
 
 static const char *explain(int error) {
     if (error == MPI_SUCCESS) {
@@ -57,7 +43,9 @@ static void write_description(void) {
              (int)strcspn(version, ",\n"), version, level_name(level));
 }
 
-static const char *open_peer(void) {
+static const char *open_peer(const perf_peer_ranks *ranks, void **state) {
+    (void)ranks;
+    (void)state;
     int is_initialized = 0;
     MPI_Initialized(&is_initialized);
     if (!is_initialized) {
@@ -71,24 +59,29 @@ static const char *open_peer(void) {
     return problem;
 }
 
-static void close_peer(void) {
+static void close_peer(void *state) {
+    (void)state;
     if (comm != MPI_COMM_NULL) {
         MPI_Comm_free(&comm);
     }
 }
 
-static const char *describe(void) {
+static const char *describe(const void *state) {
+    (void)state;
     return description;
 }
 
 /* MPI has no 16-bit numbers, and counts in int. */
-static bool takes(gsync_dtype dtype, size_t count) {
+static bool takes(const void *state, gsync_dtype dtype, size_t count) {
+    (void)state;
     return (dtype == GSYNC_FLOAT32 || dtype == GSYNC_FLOAT64) && count <= INT_MAX;
 }
 
-static const char *sum(void *buffer, size_t count, gsync_dtype dtype) {
+static const char *sum(void *state, gsync_dtype dtype, size_t count, void *buffer) {
+    (void)state;
     return explain(MPI_Allreduce(MPI_IN_PLACE, buffer, (int)count, dtype == GSYNC_FLOAT64 ? MPI_DOUBLE : MPI_FLOAT,
                                  MPI_SUM, comm));
 }
 
-const perf_peer perf_peer_mpi = {"mpi", prepare, open_peer, close_peer, describe, takes, sum};
+const perf_peer perf_peer_mpi = {
+    .name = "mpi", .open = open_peer, .close = close_peer, .describe = describe, .takes = takes, .sum = sum};

@@ -21,6 +21,10 @@ bool perf_rank_check(const perf_rank *self, const char *what, gsync_status statu
     return status == GSYNC_OK || perf_rank_fail(self, what, gsync_last_error());
 }
 
+bool perf_rank_check_peer(const perf_rank *self, const perf_peer *peer, const char *problem) {
+    return problem == NULL || perf_rank_fail(self, peer->name, problem);
+}
+
 bool perf_rank_init(perf_rank *self) {
     self->rank = gsync_rank(self->comm);
     self->world = gsync_world_size(self->comm);

@@ -19,6 +19,14 @@ static double percentile_99(const double *sorted, int count) {
     return sorted[(int)ceil(0.99 * (double)count) - 1];
 }
 
+static int count_stalls(const double *sorted, int count, double median_us) {
+    int stalls = 0;
+    while (stalls < count && sorted[count - 1 - stalls] > median_us + PERF_STALL_US) {
+        stalls++;
+    }
+    return stalls;
+}
+
 void perf_figures_set_times(perf_figures *figures, double *times_us, int warmups, int iterations) {
     figures->warmup_first_us = times_us[0];
     qsort(times_us, (size_t)warmups, sizeof *times_us, compare);
@@ -29,6 +37,12 @@ void perf_figures_set_times(perf_figures *figures, double *times_us, int warmups
     figures->p99_us = percentile_99(samples, iterations);
     figures->min_us = samples[0];
     figures->max_us = samples[iterations - 1];
+    figures->stalls = count_stalls(samples, iterations, figures->median_us);
+}
+
+double perf_ratio(const perf_figures *of, const perf_figures *than) {
+    const bool is_known = of->is_measured && than->is_measured && than->median_us > 0.0;
+    return is_known ? of->median_us / than->median_us : 0.0;
 }
 
 double perf_algbw(size_t bytes, double time_us) {

@@ -8,11 +8,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-typedef enum perf_way { PERF_OUT_OF_PLACE, PERF_IN_PLACE, PERF_PEER, PERF_WAYS } perf_way;
+enum { PERF_PEERS_MAX = 8 };
+
+/* The library's ways, and then one for each peer. */
+typedef enum perf_way {
+    PERF_OUT_OF_PLACE,
+    PERF_IN_PLACE,
+    PERF_SCATTERED,
+    PERF_PEER_FIRST,
+    PERF_WAYS = PERF_PEER_FIRST + PERF_PEERS_MAX
+} perf_way;
+
+/* A call that takes this much longer than the median lost its processor to somebody: scheduler ticks are 1 to 10 ms. */
+#define PERF_STALL_US 3000.0
 
 typedef struct perf_figures {
     bool is_measured;
     int64_t wrong;         /* elements, over all calls and ranks; -1: not checked */
+    int stalls;            /* timed calls slower than the median by more than PERF_STALL_US */
     uint64_t bytes_copied; /* by one call, on the rank that copied most; 0 for a peer, which does not say */
     double median_us;
     double p99_us;
@@ -32,6 +45,9 @@ typedef struct perf_row {
 
 /* Fills in the times, of warmups calls and then iterations calls. Sorts them. */
 void perf_figures_set_times(perf_figures *figures, double *times_us, int warmups, int iterations);
+
+/* How many times longer of took than than took; 0 where one was not measured. */
+double perf_ratio(const perf_figures *of, const perf_figures *than);
 
 /* 10^9 bytes per second, as nccl-tests define them. */
 double perf_algbw(size_t bytes, double time_us);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "perf_series.h"
+#include "perf_parts.h"
 
 #include <stdlib.h>
 
-/* One way to all-reduce: through a reducer, or, without one, by the peer. */
+/* One way to all-reduce: through a reducer, or by a peer. */
 typedef struct way {
     gsync_reducer *reducer;
-    void *buffer;
-    void *owned; /* buffer, where we allocated it */
+    const perf_peer *peer;
+    void *peer_state;
+    perf_parts parts;
     double *times_us;
     int64_t wrong;
     int64_t bytes_copied;
@@ -18,60 +20,89 @@ typedef struct series {
     const perf_rank *self;
     const perf_values *values;
     const perf_row *row;
+    perf_parts private_part; /* of the peers: one at a time works in it, and what was in it is written anew */
     way ways[PERF_WAYS];
 } series;
 
-static const char GRADIENT[] = "gradient";
-
 /* ---- Making and unmaking the ways -------------------------------------------------------------------------------- */
 
-static bool allocate_buffer(const series *s, way *w) {
-    /* Whole pages, as a trainer's large tensors are. */
-    const size_t page = 4096;
-    w->owned = aligned_alloc(page, (s->row->bytes + page - 1) / page * page);
-    w->buffer = w->owned;
-    return w->owned != NULL || perf_rank_fail(s->self, "a buffer", "not enough memory");
-}
-
-/* The gradient is at w->buffer, or, where that is NULL, in the library's bucket. */
+/* One bucket of all parts: each at its own address, or, where that is NULL, in the bucket. */
 static bool open_reducer(const series *s, way *w) {
     const perf_rank *self = s->self;
     gsync_options options = GSYNC_OPTIONS_INIT;
     options.strategy = GSYNC_STRATEGY_SINGLE;
     options.op = s->row->op;
-    if (!perf_rank_check(self, "gsync_reducer_create", gsync_reducer_create(&w->reducer, self->comm, &options)) ||
-        !perf_rank_check(self, "gsync_reducer_add",
-                         gsync_reducer_add(w->reducer, GRADIENT, w->buffer, s->row->count, s->row->dtype)) ||
-        !perf_rank_check(self, "gsync_reducer_commit", gsync_reducer_commit(w->reducer))) {
+    if (!perf_rank_check(self, "gsync_reducer_create", gsync_reducer_create(&w->reducer, self->comm, &options))) {
         return false;
     }
-    w->buffer = gsync_reducer_grad(w->reducer, GRADIENT);
-    if (w->buffer == NULL || gsync_bucket_count(w->reducer) != 1) {
-        return perf_rank_fail(self, "the plan", "one gradient does not make one bucket");
+    for (size_t i = 0; i < w->parts.count; i++) {
+        const perf_part *part = &w->parts.part[i];
+        if (!perf_rank_check(self, "gsync_reducer_add",
+                             gsync_reducer_add(w->reducer, part->name, part->buffer, part->count, s->row->dtype))) {
+            return false;
+        }
     }
-    return true;
+    if (!perf_rank_check(self, "gsync_reducer_commit", gsync_reducer_commit(w->reducer))) {
+        return false;
+    }
+    for (size_t i = 0; i < w->parts.count; i++) {
+        w->parts.part[i].buffer = gsync_reducer_grad(w->reducer, w->parts.part[i].name);
+    }
+    return gsync_bucket_count(w->reducer) == 1 || perf_rank_fail(self, "the plan", "is not one bucket");
 }
 
-static bool open_way(const series *s, perf_way which, way *w) {
+static bool open_library(const series *s, perf_way which, way *w) {
     const perf_rank *self = s->self;
-    const int calls = self->options->warmups + self->options->iterations;
-    w->is_used = which != PERF_PEER || (self->peer != NULL && self->peer->takes(s->row->dtype, s->row->count));
+    const int tensors = which == PERF_OUT_OF_PLACE ? 1 : self->options->tensors;
+    if (!perf_parts_init(&w->parts, s->row->count, s->values->element_bytes, tensors) ||
+        (which != PERF_IN_PLACE && !perf_parts_allocate(&w->parts))) {
+        return perf_rank_fail(self, "gradients", "not enough memory");
+    }
+    return open_reducer(s, w);
+}
+
+static bool open_peer(series *s, way *w) {
+    const perf_rank *self = s->self;
+    perf_parts *memory = &s->private_part;
+    if (!w->peer->brings_memory && memory->count == 0 &&
+        (!perf_parts_init(memory, s->row->count, s->values->element_bytes, 1) || !perf_parts_allocate(memory))) {
+        return perf_rank_fail(self, "a peer's gradient", "not enough memory");
+    }
+    if (!perf_parts_init(&w->parts, s->row->count, s->values->element_bytes, 1)) {
+        return perf_rank_fail(self, "a peer's gradient", "not enough memory");
+    }
+    void **buffer = &w->parts.part[0].buffer;
+    *buffer = w->peer->brings_memory ? NULL : memory->part[0].buffer;
+    return w->peer->start == NULL ||
+           perf_rank_check_peer(self, w->peer, w->peer->start(w->peer_state, s->row->dtype, s->row->count, buffer));
+}
+
+static bool open_way(series *s, int which, way *w) {
+    const perf_rank *self = s->self;
+    const int peer = which - PERF_PEER_FIRST;
+    if (peer < 0) {
+        w->is_used = self->options->uses_way[which];
+    } else if (peer < self->peers->count) {
+        w->peer = self->peers->peer[peer];
+        w->peer_state = self->peer_states[peer];
+        w->is_used = w->peer->takes(w->peer_state, s->row->dtype, s->row->count);
+    }
     if (!w->is_used) {
         return true;
     }
-    w->times_us = calloc((size_t)calls, sizeof *w->times_us);
+    w->times_us = calloc((size_t)(self->options->warmups + self->options->iterations), sizeof *w->times_us);
     if (w->times_us == NULL) {
         return perf_rank_fail(self, "a table of times", "not enough memory");
     }
-    if (which != PERF_IN_PLACE && !allocate_buffer(s, w)) {
-        return false;
-    }
-    return which == PERF_PEER || open_reducer(s, w);
+    return w->peer != NULL ? open_peer(s, w) : open_library(s, (perf_way)which, w);
 }
 
 static void close_way(way *w) {
+    if (w->is_used && w->peer != NULL && w->peer->stop != NULL) {
+        w->peer->stop(w->peer_state);
+    }
     gsync_reducer_destroy(&w->reducer);
-    free(w->owned);
+    perf_parts_clear(&w->parts);
     free(w->times_us);
 }
 
@@ -79,63 +110,66 @@ static void close_way(way *w) {
 
 /* info: filled by the library if not NULL, which takes a moment. */
 static bool reduce_timed(const series *s, const way *w, double *time_us, gsync_step_info *info) {
-    const perf_rank *self = s->self;
     gsync_status status = GSYNC_OK;
     const char *problem = NULL;
     const int64_t start = perf_clock_ns();
-    if (w->reducer != NULL) {
+    if (w->peer != NULL) {
+        problem = w->peer->sum(w->peer_state, s->row->dtype, s->row->count, w->parts.part[0].buffer);
+    } else {
         status = gsync_begin(w->reducer, GSYNC_SYNC);
         if (status == GSYNC_OK) {
             status = gsync_finish(w->reducer, info);
         }
-    } else {
-        problem = self->peer->sum(w->buffer, s->row->count, s->row->dtype);
     }
     *time_us = (double)(perf_clock_ns() - start) / 1e3;
-    if (problem != NULL) {
-        return perf_rank_fail(self, self->peer->name, problem);
+    if (w->peer != NULL) {
+        return perf_rank_check_peer(s->self, w->peer, problem);
     }
-    return perf_rank_check(self, "the all-reduce", status);
+    return perf_rank_check(s->self, "the all-reduce", status);
 }
 
-/* The smallest error there is, in the last element of the last rank: the count has a long way to go. */
-static void spoil(const series *s, const way *w) {
-    if (s->self->rank == s->self->world - 1) {
-        unsigned char *last = (unsigned char *)w->buffer + s->row->bytes - s->values->element_bytes;
-        *last ^= 1u;
-    }
-}
-
-static bool call(const series *s, perf_way which, way *w, int index, bool spoils) {
-    const perf_row *row = s->row;
-    const perf_options *options = s->self->options;
-    perf_values_fill(s->values, (unsigned)index, w->buffer, row->count);
+static bool call(const series *s, way *w, int index, bool spoils) {
+    const perf_rank *self = s->self;
+    perf_parts_fill(&w->parts, s->values, (unsigned)index);
     gsync_step_info info = GSYNC_STEP_INFO_INIT;
-    if (!perf_rank_line_up(s->self) || !reduce_timed(s, w, &w->times_us[index], index == 0 ? &info : NULL)) {
+    if (!perf_rank_line_up(self) || !reduce_timed(s, w, &w->times_us[index], index == 0 ? &info : NULL)) {
+        return false;
+    }
+    if (w->peer != NULL && w->peer->needs_barrier &&
+        !perf_rank_check(self, "waiting for the others", gsync_barrier(self->comm))) {
         return false;
     }
     if (index == 0) {
         w->bytes_copied = (int64_t)info.bytes_copied;
     }
-    if (spoils && which == PERF_OUT_OF_PLACE && index + 1 == options->warmups + options->iterations) {
-        spoil(s, w);
+    if (spoils && self->rank == self->world - 1) {
+        perf_parts_spoil(&w->parts);
     }
-    if (options->checks) {
-        /* The peer always sums: see perf_peer.h. */
-        const gsync_op op = which == PERF_PEER ? GSYNC_SUM : row->op;
-        w->wrong += (int64_t)perf_values_wrong(s->values, (unsigned)index, op, w->buffer, row->count);
+    if (self->options->checks) {
+        const gsync_op op = w->peer != NULL ? GSYNC_SUM : s->row->op;
+        w->wrong += (int64_t)perf_parts_wrong(&w->parts, s->values, (unsigned)index, op);
     }
     return true;
 }
 
+/* The one whose result --self-test spoils. */
+static const way *first_used(const series *s) {
+    int which = 0;
+    while (which + 1 < PERF_WAYS && !s->ways[which].is_used) {
+        which++;
+    }
+    return &s->ways[which];
+}
+
 static bool call_all(series *s, bool spoils) {
     const int calls = s->self->options->warmups + s->self->options->iterations;
+    const way *spoiled = spoils ? first_used(s) : NULL;
     for (int index = 0; index < calls; index++) {
         for (int turn = 0; turn < PERF_WAYS; turn++) {
-            /* Nobody always comes after the same other. */
-            const perf_way which = (perf_way)((index + turn) % PERF_WAYS);
-            way *w = &s->ways[which];
-            if (w->is_used && !call(s, which, w, index, spoils)) {
+            /* Nobody always goes first, or always after the same other. */
+            const int step = index % 2 == 0 ? turn : PERF_WAYS - 1 - turn;
+            way *w = &s->ways[(index + step) % PERF_WAYS];
+            if (w->is_used && !call(s, w, index, w == spoiled && index + 1 == calls)) {
                 return false;
             }
         }
@@ -167,7 +201,7 @@ bool perf_series_run(const perf_rank *self, const perf_values *values, bool spoi
     series s = {.self = self, .values = values, .row = row};
     bool is_ok = true;
     for (int which = 0; which < PERF_WAYS && is_ok; which++) {
-        is_ok = open_way(&s, (perf_way)which, &s.ways[which]);
+        is_ok = open_way(&s, which, &s.ways[which]);
     }
     is_ok = is_ok && call_all(&s, spoils);
     for (int which = 0; which < PERF_WAYS && is_ok; which++) {
@@ -176,5 +210,6 @@ bool perf_series_run(const perf_rank *self, const perf_values *values, bool spoi
     for (int which = 0; which < PERF_WAYS; which++) {
         close_way(&s.ways[which]);
     }
+    perf_parts_clear(&s.private_part);
     return is_ok;
 }

@@ -10,7 +10,7 @@
 
 /*
  * Collective. row: count, bytes, dtype and op are read, the figures written, the same on every rank. spoils: one
- * element of the last out-of-place result is changed on the last rank before it is compared.
+ * element of the last result, out of place if that is measured, is changed on the last rank before it is compared.
  */
 bool perf_series_run(const perf_rank *self, const perf_values *values, bool spoils, perf_row *row);
 

@@ -119,13 +119,14 @@ void perf_values_clear(perf_values *values) {
     *values = (perf_values){0};
 }
 
-/* One period as the given call sees it. */
-static const unsigned char *period_of(const perf_values *values, const unsigned char *table, unsigned call) {
-    return table + (size_t)(call * (uint64_t)CALL_STRIDE % PERIOD) * values->element_bytes;
+/* One period as the given call sees it from element first on. */
+static const unsigned char *period_of(const perf_values *values, const unsigned char *table, unsigned call,
+                                      size_t first) {
+    return table + (size_t)((call * (uint64_t)CALL_STRIDE + first) % PERIOD) * values->element_bytes;
 }
 
-void perf_values_fill(const perf_values *values, unsigned call, void *buffer, size_t count) {
-    const unsigned char *period = period_of(values, values->input, call);
+void perf_values_fill(const perf_values *values, unsigned call, size_t first, void *buffer, size_t count) {
+    const unsigned char *period = period_of(values, values->input, call, first);
     unsigned char *at = buffer;
     for (size_t done = 0; done < count; done += PERIOD) {
         const size_t elements = count - done < PERIOD ? count - done : PERIOD;
@@ -141,9 +142,10 @@ static size_t count_wrong(const unsigned char *period, const unsigned char *at, 
     return wrong;
 }
 
-size_t perf_values_wrong(const perf_values *values, unsigned call, gsync_op op, const void *buffer, size_t count) {
+size_t perf_values_wrong(const perf_values *values, unsigned call, gsync_op op, size_t first, const void *buffer,
+                         size_t count) {
     const size_t element_bytes = values->element_bytes;
-    const unsigned char *period = period_of(values, op == GSYNC_MEAN ? values->mean : values->sum, call);
+    const unsigned char *period = period_of(values, op == GSYNC_MEAN ? values->mean : values->sum, call, first);
     const unsigned char *at = buffer;
     size_t wrong = 0;
     for (size_t done = 0; done < count; done += PERIOD) {

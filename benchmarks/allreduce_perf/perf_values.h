@@ -28,10 +28,11 @@ bool perf_values_are_exact(gsync_dtype dtype, int world);
 bool perf_values_init(perf_values *values, gsync_dtype dtype, int rank, int world);
 void perf_values_clear(perf_values *values);
 
-/* Writes this rank's count elements of the given call into buffer. */
-void perf_values_fill(const perf_values *values, unsigned call, void *buffer, size_t count);
+/* Writes count elements of this rank's, from element first on, of the given call into buffer. */
+void perf_values_fill(const perf_values *values, unsigned call, size_t first, void *buffer, size_t count);
 
-/* How many of the count elements are not the sum, or the mean, of the given call. */
-size_t perf_values_wrong(const perf_values *values, unsigned call, gsync_op op, const void *buffer, size_t count);
+/* How many of the count elements in buffer are not those of the sum, or the mean, of the given call from first on. */
+size_t perf_values_wrong(const perf_values *values, unsigned call, gsync_op op, size_t first, const void *buffer,
+                         size_t count);
 
 #endif

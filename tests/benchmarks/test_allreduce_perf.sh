@@ -8,6 +8,9 @@
 #   columns     -b 1K -e 256K -f 2: a row for each size, every element right, the fields where nccl-tests have them
 #   types       all types and operations, sizes that are no multiple of anything
 #   self_test   one spoiled bit is found, and is the exit status
+#   peers       the limit, and under mpirun MPI, beside a gradient in 5 tensors: every element right in all ways
+#   gloo        each of gloo's algorithms, under mpirun only
+#   csv         says the same as the table
 #   json        parses and says the same; skipped (77) without python3
 #   options     wrong ones are refused, and --help is not
 set -eu
@@ -69,6 +72,26 @@ rows() {
     [ ! -s "$work/errors" ] || fail "stderr is not empty"
 }
 
+# ways ROWS PEERS: so many rows, with columns of scattered and of so many peers, and nothing wrong anywhere.
+ways() {
+    awk -v rows="$1" -v fields=$((16 + 4 * $2)) '
+        function bad(text) { print text ": " $0; failed = 1 }
+        /^# Out of bounds values : 0 OK$/ { is_ok = 1 }
+        /^#/ { next }
+        {
+            seen++
+            if (NF != fields) bad("fields")
+            if ($14 <= 0 || $15 != 0 || $16 <= 0) bad("scattered")
+            for (peer = 17; peer < fields; peer += 4)
+                if ($peer <= 0 || $(peer + 1) != 0 || $(peer + 2) <= 0 || $(peer + 3) <= 0) bad("a peer")
+        }
+        END {
+            if (seen != rows) { print seen " rows, not " rows; failed = 1 }
+            if (!is_ok) { print "no footer"; failed = 1 }
+            exit failed
+        }' "$work/output" || fail "the table"
+}
+
 case $claim in
 columns)
     run 0 -b 1K -e 256K -f 2
@@ -95,6 +118,44 @@ self_test)
             fail "the wrong value is not in its row"
     done
     ;;
+peers)
+    # Sizes that are no multiple of anything, and that are large enough for the ratios to have digits.
+    if [ "$transport" = mpi ]; then
+        run 0 -b 40004 -e 90000 -i 30001 -d float -o all -n 3 -w 1 --tensors 5 --peer mpi,limit
+        ways 4 2
+    else
+        run 0 -b 40004 -e 90000 -i 30001 -d float -o all -n 3 -w 1 --tensors 5 --peer limit
+        ways 4 1
+        run 0 --ranks 1 -b 4K -n 3 --tensors 5 --peer limit --peer-malloc default
+        run 0 --ranks 3 -b 8 -e 64K -f 2 -d all -n 3 --tensors 5 --peer limit
+        run 0 -b 1K -n 3 --peer limit --ways in-place
+        grep -v '^#' "$work/output" | awk '{ exit !($6 == "N/A" && $10 > 0 && $16 == "N/A" && $17 != "N/A") }' ||
+            fail "--ways does not choose"
+    fi
+    ;;
+gloo)
+    run 0 -b 40004 -e 90000 -i 30001 -n 3 -w 1 --tensors 5 --peer gloo
+    ways 2 4
+    run 0 -b 4K -n 3 -w 1 --tensors 5 --peer gloo-bcube -d double
+    ways 1 1
+    ;;
+csv)
+    run 0 -b 40004 -e 90000 -i 30001 -n 3 -w 1 --tensors 5 --peer limit --csv "$work/file.csv"
+    ways 2 1
+    grep -v '^#' "$work/output" | awk '{ print $1 " out-of-place " $6; print $1 " in-place " $10
+        print $1 " scattered " $14; print $1 " limit " $17 }' >"$work/table"
+    # As many digits as the table has.
+    awk -F, 'NR == 1 { for (i = 1; i <= NF; i++) column[$i] = i; next }
+        NF != 17 || $column["wrong"] != 0 || $column["iters"] != 3 || $column["ranks"] != 2 { exit 1 }
+        { time = $column["time_us"]
+          printf "%s %s %.*f\n", $column["size"], $column["way"], time < 100 ? 2 : (time < 10000 ? 1 : 0), time }' \
+        "$work/file.csv" >"$work/lines" || fail "the CSV"
+    # The last digit may be rounded either way.
+    paste -d ' ' "$work/table" "$work/lines" | awk '$1 != $4 || $2 != $5 || ($3 - $6) ^ 2 > 1 { exit 1 }
+        END { exit NR != 8 }' || fail "the CSV is not the table"
+    run 0 -b 1K -n 3 -c 0 --csv -
+    awk -F, 'NR > 1 && $NF != "" { exit 1 } END { exit NR != 3 }' "$work/output" || fail "CSV alone, unchecked"
+    ;;
 json)
     command -v python3 >/dev/null || {
         echo "skipped: there is no python3"
@@ -103,29 +164,34 @@ json)
     run 0 -b 1K -e 16K -f 4 -d all -n 4 -w 2 --json "$work/file.json"
     rows 12 13
     cp "$work/output" "$work/table"
-    run 0 -b 1K -e 4K -f 4 -n 4 -w 2 -c 0 --json -
+    run 0 -b 1K -e 4K -f 4 -n 4 -w 2 -c 0 --tensors 5 --peer limit --json -
     python3 - "$work/file.json" "$work/table" "$work/output" <<'PYTHON' || fail "the JSON"
 import json
 import sys
 
 report = json.load(open(sys.argv[1]))
 table = [line.split() for line in open(sys.argv[2]) if not line.startswith("#")]
+assert report["json_version"] == 2 and report["peers"] == {}
 assert report["ranks"] == 2 and report["ok"] is True and report["out_of_bounds"] == 0, report
 assert len(report["rows"]) == len(table) == 12
 for row, line in zip(report["rows"], table):
     assert [str(row["size"]), str(row["count"]), row["type"], row["redop"]] == line[:4], (row, line)
-    assert row["peer"] is None
+    assert row["peers"] == {} and row["scattered"] is None and row["limit_share"] is None, row
     for way, column in (("out_of_place", 5), ("in_place", 9)):
         figures = row[way]
         assert abs(figures["time_us"] - float(line[column])) <= 0.01 * figures["time_us"] + 0.01, (row, line)
         assert 0 < figures["min_us"] <= figures["time_us"] <= figures["p99_us"] <= figures["max_us"], figures
         assert figures["warmup_first_us"] > 0 and figures["warmup_median_us"] > 0, figures
         assert abs(figures["busbw"] - row["size"] / figures["time_us"] / 1e3) <= 0.01 * figures["busbw"] + 1e-5, figures
-        assert figures["wrong"] == 0
+        assert figures["wrong"] == 0 and figures["stalls"] in range(5), figures
     assert row["in_place"]["bytes_copied"] == 0, row
 unchecked = json.load(open(sys.argv[3]))
 assert unchecked["ok"] is None and len(unchecked["rows"]) == 2, unchecked
-assert all(row["in_place"]["wrong"] is None for row in unchecked["rows"]), unchecked
+for row in unchecked["rows"]:
+    share = row["peers"]["limit"]["time_us"] / row["in_place"]["time_us"]
+    assert row["in_place"]["wrong"] is None and row["scattered"]["time_us"] > 0, row
+    assert abs(row["limit_share"] - share) <= 0.05 * share, row
+assert list(unchecked["peers"]) == ["limit"] and unchecked["options"]["tensors"] == 5, unchecked
 PYTHON
     run 1 -b 1K --json "$work/no/such/directory"
     ;;
@@ -137,7 +203,8 @@ options)
         grep -q 'mpirun' "$work/errors" || fail "says nothing about --ranks"
     else
         for wrong in '--minbytes 0' '-b 2K -e 1K' '-d int8' '-o max' '-n 0' '-w 0' '-c 2' '-f 0' '-b 1X' '-b nan' \
-            '-b 2' '--ranks 0' '--peer mpi' '--peer nobody' '--progress nobody' '--self-test -c 0' '--no-such-option' \
+            '-b 2' '--ranks 0' '--peer mpi' '--peer nobody' '--peer limit,limit' '--peer limit,' '--peer-malloc nobody' \
+            '--tensors 0' '--ways in-place,nobody' '--json - --csv -' '--progress nobody' '--self-test -c 0' '--no-such-option' \
             'word'; do
             # shellcheck disable=SC2086 # two words where there are two
             run 2 $wrong
