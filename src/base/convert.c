@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/convert.h"
 
+#include "base/kernels.h"
+
 #define LOAD(member, type, expression)                                                                                 \
     do {                                                                                                               \
         const type *x = (const type *)from;                                                                            \
@@ -18,10 +20,10 @@ void gs_widen(gs_wide_block *restrict wide, const void *restrict from, gsync_dty
         LOAD(d, double, x[k]);
         break;
     case GSYNC_FLOAT16:
-        LOAD(f, uint16_t, gs_half_to_float(x[k]));
+        gs_kernels_best()->widen_half(wide->f, from, count);
         break;
     case GSYNC_BFLOAT16:
-        LOAD(f, uint16_t, gs_bfloat_to_float(x[k]));
+        gs_kernels_best()->widen_bfloat(wide->f, from, count);
         break;
     case GSYNC_INT32:
         LOAD(i, int32_t, x[k]);
@@ -54,10 +56,10 @@ void gs_narrow(void *restrict to, const gs_wide_block *restrict wide, gsync_dtyp
         STORE(double, wide->d[k]);
         break;
     case GSYNC_FLOAT16:
-        STORE(uint16_t, gs_half_from_float(wide->f[k]));
+        gs_kernels_best()->narrow_half(to, wide->f, count);
         break;
     case GSYNC_BFLOAT16:
-        STORE(uint16_t, gs_bfloat_from_float(wide->f[k]));
+        gs_kernels_best()->narrow_bfloat(to, wide->f, count);
         break;
     case GSYNC_INT32:
         STORE(int32_t, (int32_t)wide->i[k]);

@@ -29,20 +29,27 @@ static inline float gs_float_from_bits(uint32_t bits) {
 }
 
 /*
- * The conversions below hold with FTZ and DAZ set: no intermediate float32 is subnormal unless the input is. They have
- * no branches, so that loops over them become vector code.
+ * The conversions below hold with FTZ and DAZ set: no intermediate float32 is subnormal unless the input is. They
+ * choose by masks, because from `a ? b : c` compilers make branches around the floating-point operations, and then no
+ * vector code. A NaN keeps its sign and as much of its payload as there is room for, and becomes quiet, as the
+ * conversion instructions of x86 do it.
  */
+
+static inline uint32_t gs_choose_bits(bool first, uint32_t bits, uint32_t others) {
+    const uint32_t mask = 0u - (uint32_t)first;
+    return (bits & mask) | (others & ~mask);
+}
 
 /* Exact. A subnormal half is its integer mantissa times 2^-24, which is a normal float32. */
 static inline float gs_half_to_float(uint16_t half) {
     const uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
-    const uint32_t exponent = (half >> 10) & 0x1fu;
-    const uint32_t mantissa = half & 0x3ffu;
-    const uint32_t normal = ((exponent + 112u) << 23) | (mantissa << 13);
-    const uint32_t special = 0x7f800000u | (mantissa << 13);
-    const uint32_t subnormal = gs_float_bits((float)(int32_t)mantissa * 0x1p-24f);
-    const uint32_t magnitude = exponent == 0 ? subnormal : (exponent == 31 ? special : normal);
-    return gs_float_from_bits(sign | magnitude);
+    const uint32_t magnitude = half & 0x7fffu;
+    const uint32_t fraction = half & 0x3ffu;
+    const uint32_t normal = (magnitude << 13) + (112u << 23);
+    const uint32_t special = 0x7f800000u | (fraction << 13) | gs_choose_bits(fraction != 0, 0x400000u, 0);
+    const uint32_t subnormal = gs_float_bits((float)(int32_t)fraction * 0x1p-24f);
+    const uint32_t finite = gs_choose_bits(magnitude < 0x400u, subnormal, normal);
+    return gs_float_from_bits(sign | gs_choose_bits(magnitude >= 0x7c00u, special, finite));
 }
 
 /* Round to nearest even. Below 2^-14 adding 0.5 leaves the rounding to the float32 adder, whose unit there is 2^-24. */
@@ -52,9 +59,10 @@ static inline uint16_t gs_half_from_float(float value) {
     const uint32_t magnitude = bits & 0x7fffffffu;
     const uint32_t normal = (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
     const uint32_t subnormal = gs_float_bits(gs_float_from_bits(magnitude) + 0.5f) - 0x3f000000u;
-    const uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
-    const uint32_t half = magnitude >= 0x47800000u ? special : (magnitude < 0x38800000u ? subnormal : normal);
-    return (uint16_t)(sign | half);
+    const uint32_t nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
+    const uint32_t special = gs_choose_bits(magnitude > 0x7f800000u, nan, 0x7c00u);
+    const uint32_t finite = gs_choose_bits(magnitude < 0x38800000u, subnormal, normal);
+    return (uint16_t)(sign | gs_choose_bits(magnitude >= 0x47800000u, special, finite));
 }
 
 static inline float gs_bfloat_to_float(uint16_t bfloat) {

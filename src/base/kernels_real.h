@@ -1,0 +1,286 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/*
+ * Part of kernels_body.h, which includes it once for float and once for double: REAL, an integer BITS of its size, the
+ * SUFFIX of names, and the bits of ONE_NAN and INFINITE.
+ */
+
+#define VECTOR NAME(vector)
+#define VECTOR_OF_BITS NAME(vector_of_bits)
+#define LANES (VECTOR_BYTES / sizeof(REAL))
+
+typedef REAL VECTOR __attribute__((vector_size(VECTOR_BYTES)));
+typedef BITS VECTOR_OF_BITS __attribute__((vector_size(VECTOR_BYTES)));
+
+/* Memory is aligned to elements only, and the last elements do not fill a vector. */
+INLINE VECTOR NAME(load)(const REAL *x, size_t lanes) {
+    VECTOR vector = {0};
+    memcpy(&vector, x, lanes * sizeof(REAL));
+    return vector;
+}
+
+INLINE void NAME(store)(REAL *x, VECTOR vector, size_t lanes) {
+    memcpy(x, &vector, lanes * sizeof(REAL));
+}
+
+INLINE VECTOR NAME(all)(REAL value) {
+    return value - (VECTOR){0}; /* minus, because -0 plus 0 is 0 */
+}
+
+INLINE VECTOR NAME(choose)(VECTOR_OF_BITS mask, VECTOR yes, VECTOR no) {
+    return (VECTOR)((mask & (VECTOR_OF_BITS)yes) | (~mask & (VECTOR_OF_BITS)no));
+}
+
+INLINE VECTOR_OF_BITS NAME(is_nan)(VECTOR x) {
+    return x != x; /* NOLINT(misc-redundant-expression): it is NaN that differs from itself */
+}
+
+INLINE VECTOR NAME(with_one_nan)(VECTOR x) {
+    return NAME(choose)(NAME(is_nan)(x), (VECTOR)((VECTOR_OF_BITS){0} + ONE_NAN), x);
+}
+
+/* ---- to = operation(a, b) ---- */
+
+typedef VECTOR (*NAME(operation))(VECTOR a, VECTOR b, VECTOR scalar);
+
+INLINE VECTOR NAME(sum_of)(VECTOR a, VECTOR b, VECTOR scalar) {
+    (void)scalar;
+    return NAME(with_one_nan)(a + b);
+}
+
+INLINE VECTOR NAME(lesser_of)(VECTOR a, VECTOR b, VECTOR scalar) {
+    (void)scalar;
+    return NAME(choose)((b < a) | NAME(is_nan)(b), b, a);
+}
+
+INLINE VECTOR NAME(greater_of)(VECTOR a, VECTOR b, VECTOR scalar) {
+    (void)scalar;
+    return NAME(choose)((b > a) | NAME(is_nan)(b), b, a);
+}
+
+INLINE VECTOR NAME(multiple_of)(VECTOR a, VECTOR b, VECTOR factor) {
+    (void)b;
+    return NAME(with_one_nan)(a * factor);
+}
+
+INLINE VECTOR NAME(quotient_of)(VECTOR a, VECTOR b, VECTOR divisor) {
+    (void)b;
+    return NAME(with_one_nan)(a / divisor);
+}
+
+INLINE VECTOR NAME(sum_with_multiple_of)(VECTOR a, VECTOR b, VECTOR factor) {
+    return NAME(with_one_nan)(a + b * factor);
+}
+
+/* A step's vectors are all loaded before any is stored, so `to` may be a or b. */
+INLINE void NAME(map)(REAL *to, const REAL *a, const REAL *b, REAL scalar, size_t count, NAME(operation) operation) {
+    const VECTOR s = NAME(all)(scalar);
+    size_t k = 0;
+    for (; k + UNROLL * LANES <= count; k += UNROLL * LANES) {
+        VECTOR result[UNROLL];
+        for (size_t u = 0; u < UNROLL; u++) {
+            const size_t at = k + u * LANES;
+            result[u] = operation(NAME(load)(a + at, LANES), NAME(load)(b + at, LANES), s);
+        }
+        for (size_t u = 0; u < UNROLL; u++) {
+            NAME(store)(to + k + u * LANES, result[u], LANES);
+        }
+    }
+    for (; k < count; k += LANES) {
+        const size_t lanes = count - k < LANES ? count - k : LANES;
+        NAME(store)(to + k, operation(NAME(load)(a + k, lanes), NAME(load)(b + k, lanes), s), lanes);
+    }
+}
+
+static void NAME(add)(REAL *sum, const REAL *x, size_t count) {
+    NAME(map)(sum, sum, x, 0, count, NAME(sum_of));
+}
+
+static void NAME(min)(REAL *least, const REAL *x, size_t count) {
+    NAME(map)(least, least, x, 0, count, NAME(lesser_of));
+}
+
+static void NAME(max)(REAL *most, const REAL *x, size_t count) {
+    NAME(map)(most, most, x, 0, count, NAME(greater_of));
+}
+
+static void NAME(scale)(REAL *to, const REAL *x, REAL factor, size_t count) {
+    NAME(map)(to, x, x, factor, count, NAME(multiple_of));
+}
+
+static void NAME(accumulate)(REAL *to, const REAL *sum, const REAL *x, REAL factor, size_t count) {
+    NAME(map)(to, sum, x, factor, count, NAME(sum_with_multiple_of));
+}
+
+static void NAME(divide)(REAL *x, gs_division by, size_t count) {
+    switch (by.how) {
+    case GS_DIVIDE_EXACTLY:
+        NAME(map)(x, x, x, (REAL)by.by, count, NAME(multiple_of));
+        break;
+    case GS_DIVIDE_NARROW:
+        NAME(map)(x, x, x, (REAL)by.by, count, NAME(quotient_of));
+        break;
+    case GS_DIVIDE_WIDE:
+        for (size_t k = 0; k < count; k++) {
+            x[k] = (REAL)((double)x[k] / by.by);
+        }
+        NAME(map)(x, x, x, 1, count, NAME(multiple_of)); /* for the one NaN */
+        break;
+    }
+}
+
+/* ---- reductions ---- */
+
+/* One step of UNROLL vectors at most, the last one not full unless lanes == LANES. */
+INLINE void NAME(reduce_step)(const gs_reduction *job, size_t at, size_t vectors, size_t lanes, int sources, VECTOR by,
+                              NAME(operation) finish) {
+    VECTOR sum[UNROLL];
+    const REAL *x = (const REAL *)job->sources[0] + at;
+    for (size_t u = 0; u < vectors; u++) {
+        sum[u] = NAME(load)(x + u * LANES, lanes);
+    }
+    for (int s = 1; s < sources; s++) {
+        x = (const REAL *)job->sources[s] + at;
+        for (size_t u = 0; u < vectors; u++) {
+            sum[u] += NAME(load)(x + u * LANES, lanes);
+        }
+    }
+    for (size_t u = 0; u < vectors; u++) {
+        sum[u] = finish(sum[u], sum[u], by);
+    }
+    for (int t = 0; t < job->target_count; t++) {
+        REAL *const y = (REAL *)job->targets[t] + at;
+        for (size_t u = 0; u < vectors; u++) {
+            NAME(store)(y + u * LANES, sum[u], lanes);
+        }
+    }
+}
+
+INLINE void NAME(reduce_all_steps)(const gs_reduction *job, int sources, NAME(operation) finish) {
+    const VECTOR by = NAME(all)((REAL)job->division.by);
+    const size_t end = job->first + job->count;
+    size_t at = job->first;
+    for (; at + UNROLL * LANES <= end; at += UNROLL * LANES) {
+        NAME(reduce_step)(job, at, UNROLL, LANES, sources, by, finish);
+    }
+    for (; at < end; at += LANES) {
+        NAME(reduce_step)(job, at, 1, end - at < LANES ? end - at : LANES, sources, by, finish);
+    }
+}
+
+/* The commonest numbers of sources have loops of their own, with the additions unrolled. */
+INLINE void NAME(reduce_with)(const gs_reduction *job, NAME(operation) finish) {
+    switch (job->source_count) {
+    case 2:
+        NAME(reduce_all_steps)(job, 2, finish);
+        break;
+    case 3:
+        NAME(reduce_all_steps)(job, 3, finish);
+        break;
+    case 4:
+        NAME(reduce_all_steps)(job, 4, finish);
+        break;
+    default:
+        NAME(reduce_all_steps)(job, job->source_count, finish);
+    }
+}
+
+static void NAME(reduce_at_once)(const gs_reduction *job) {
+    if (job->division.how == GS_DIVIDE_EXACTLY) {
+        NAME(reduce_with)(job, NAME(multiple_of));
+    } else {
+        NAME(reduce_with)(job, NAME(quotient_of));
+    }
+}
+
+/* strip = the sum of all sources, a few of them at a time */
+static void NAME(sum_strip)(REAL *strip, const gs_reduction *job, size_t first, size_t count) {
+    void *const target = strip;
+    const void *sources[SOURCES_AT_ONCE];
+    int held = 0; /* of `sources`: once there is a sum, it is the first */
+    for (int s = 0; s < job->source_count; s++) {
+        sources[held++] = (const REAL *)job->sources[s] + first;
+        if (held == SOURCES_AT_ONCE || s + 1 == job->source_count) {
+            NAME(reduce_at_once)
+            (&(gs_reduction){.sources = sources,
+                             .source_count = held,
+                             .targets = &target,
+                             .target_count = 1,
+                             .division = {GS_DIVIDE_EXACTLY, 1.0},
+                             .count = count});
+            sources[0] = strip;
+            held = 1;
+        }
+    }
+}
+
+static void NAME(reduce)(const gs_reduction *job) {
+    if (job->source_count <= SOURCES_AT_ONCE && job->division.how != GS_DIVIDE_WIDE) {
+        NAME(reduce_at_once)(job);
+        return;
+    }
+    REAL strip[STRIP];
+    for (size_t done = 0; done < job->count; done += STRIP) {
+        const size_t first = job->first + done;
+        const size_t count = job->count - done < STRIP ? job->count - done : STRIP;
+        NAME(sum_strip)(strip, job, first, count);
+        NAME(divide)(strip, job->division, count);
+        for (int t = 0; t < job->target_count; t++) {
+            memcpy((REAL *)job->targets[t] + first, strip, count * sizeof(REAL));
+        }
+    }
+}
+
+/* ---- what is asked about elements ---- */
+
+/* As many elements as a vector of doubles holds, squared in float64: exactly, if they are float32. */
+INLINE double_vector NAME(squares)(const REAL *x) {
+    enum { COUNT = VECTOR_BYTES / sizeof(double) };
+    typedef REAL few __attribute__((vector_size(COUNT * sizeof(REAL))));
+    few values;
+    memcpy(&values, x, sizeof values);
+    const double_vector wide = __builtin_convertvector(values, double_vector);
+    return wide * wide;
+}
+
+static double NAME(square_sum)(const REAL *x, size_t count) {
+    enum { COUNT = VECTOR_BYTES / sizeof(double), VECTORS = SQUARE_SUMS / COUNT };
+    double_vector sums[VECTORS] = {{0}};
+    for (size_t k = 0; k < count; k += SQUARE_SUMS) {
+        REAL last[SQUARE_SUMS] = {0};
+        const REAL *from = x + k;
+        if (count - k < SQUARE_SUMS) {
+            memcpy(last, from, (count - k) * sizeof(REAL));
+            from = last;
+        }
+        for (size_t v = 0; v < VECTORS; v++) {
+            sums[v] += NAME(squares)(from + v * COUNT);
+        }
+    }
+    double tree[SQUARE_SUMS];
+    memcpy(tree, sums, sizeof tree);
+    for (size_t width = SQUARE_SUMS / 2; width > 0; width /= 2) {
+        for (size_t k = 0; k < width; k++) {
+            tree[k] += tree[k + width];
+        }
+    }
+    return tree[0] == tree[0] ? tree[0] : (double)NAN;
+}
+
+static bool NAME(is_finite)(const REAL *x, size_t count) {
+    const VECTOR_OF_BITS infinite = (VECTOR_OF_BITS){0} + INFINITE;
+    VECTOR_OF_BITS found = {0};
+    for (size_t k = 0; k < count; k += LANES) {
+        const size_t lanes = count - k < LANES ? count - k : LANES;
+        found |= ((VECTOR_OF_BITS)NAME(load)(x + k, lanes) & infinite) == infinite;
+    }
+    BITS any = 0;
+    for (size_t k = 0; k < LANES; k++) {
+        any |= found[k];
+    }
+    return any == 0;
+}
+
+#undef VECTOR
+#undef VECTOR_OF_BITS
+#undef LANES
