@@ -2,6 +2,7 @@
 #include "device/device_host.h"
 
 #include "base/convert.h"
+#include "base/kernels.h"
 
 #include <assert.h>
 #include <string.h>
@@ -21,33 +22,19 @@ static gs_tensor as_rows(const gs_tensor *tensor) {
     return rows;
 }
 
-static void scale(gs_wide_block *wide, gsync_dtype wide_dtype, double factor, size_t count) {
-    if (factor == 1.0) {
-        return;
-    }
-    if (wide_dtype == GSYNC_FLOAT64) {
-        for (size_t k = 0; k < count; k++) {
-            wide->d[k] *= factor;
+/* to = factor * from, plus what was accumulated; elements of the wide dtype, `first` elements into the accumulator. */
+static void weigh(void *to, const void *from, const gs_host_term *term, size_t first, size_t count) {
+    const gs_kernels *const kernels = gs_kernels_best();
+    if (gs_dtype_wide(term->tensor->dtype) == GSYNC_FLOAT64) {
+        if (term->accumulator == NULL) {
+            kernels->scale_f64(to, from, term->factor, count);
+        } else {
+            kernels->accumulate_f64(to, (const double *)term->accumulator + first, from, term->factor, count);
         }
+    } else if (term->accumulator == NULL) {
+        kernels->scale_f32(to, from, (float)term->factor, count);
     } else {
-        const float by = (float)factor;
-        for (size_t k = 0; k < count; k++) {
-            wide->f[k] *= by;
-        }
-    }
-}
-
-static void add(gs_wide_block *wide, gsync_dtype wide_dtype, const void *other, size_t first, size_t count) {
-    if (wide_dtype == GSYNC_FLOAT64) {
-        const double *restrict x = (const double *)other + first;
-        for (size_t k = 0; k < count; k++) {
-            wide->d[k] = x[k] + wide->d[k];
-        }
-    } else {
-        const float *restrict x = (const float *)other + first;
-        for (size_t k = 0; k < count; k++) {
-            wide->f[k] = x[k] + wide->f[k];
-        }
+        kernels->accumulate_f32(to, (const float *)term->accumulator + first, from, (float)term->factor, count);
     }
 }
 
@@ -60,14 +47,17 @@ static size_t block_length(size_t total, size_t done) {
 static void gather_row(unsigned char *wire, gsync_dtype wire_dtype, const gs_host_term *term, const void *row,
                        size_t first, size_t columns) {
     const gsync_dtype dtype = term->tensor->dtype;
-    const gsync_dtype wide_dtype = gs_dtype_wide(dtype);
+    const bool is_weighed = term->factor != 1.0 || term->accumulator != NULL;
+    if (is_weighed && dtype == wire_dtype && dtype == gs_dtype_wide(dtype)) {
+        weigh(wire, row, term, first, columns);
+        return;
+    }
     gs_wide_block wide;
     for (size_t done = 0; done < columns; done += GS_BLOCK) {
         const size_t count = block_length(columns, done);
         gs_widen(&wide, (const unsigned char *)row + done * gsync_dtype_size(dtype), dtype, count);
-        scale(&wide, wide_dtype, term->factor, count);
-        if (term->accumulator != NULL) {
-            add(&wide, wide_dtype, term->accumulator, first + done, count);
+        if (is_weighed) {
+            weigh(&wide, &wide, term, first + done, count);
         }
         gs_narrow(wire + done * gsync_dtype_size(wire_dtype), &wide, wire_dtype, count);
     }
