@@ -3,8 +3,7 @@
 
 #include "base/convert.h"
 #include "base/float_mode.h"
-
-#include <math.h>
+#include "base/kernels.h"
 
 static const unsigned char *at(const void *base, size_t index, gsync_dtype dtype) {
     return (const unsigned char *)base + index * gsync_dtype_size(dtype);
@@ -12,35 +11,25 @@ static const unsigned char *at(const void *base, size_t index, gsync_dtype dtype
 
 /* ---- wide = wide op source ---- */
 
-static void combine_floats(float *restrict wide, const float *restrict other, gsync_op op, size_t count) {
+static void combine_floats(float *wide, const float *other, gsync_op op, size_t count) {
+    const gs_kernels *const kernels = gs_kernels_best();
     if (op == GSYNC_MIN) {
-        for (size_t k = 0; k < count; k++) {
-            wide[k] = other[k] < wide[k] || isnan(other[k]) ? other[k] : wide[k];
-        }
+        kernels->min_f32(wide, other, count);
     } else if (op == GSYNC_MAX) {
-        for (size_t k = 0; k < count; k++) {
-            wide[k] = other[k] > wide[k] || isnan(other[k]) ? other[k] : wide[k];
-        }
+        kernels->max_f32(wide, other, count);
     } else {
-        for (size_t k = 0; k < count; k++) {
-            wide[k] += other[k];
-        }
+        kernels->add_f32(wide, other, count);
     }
 }
 
-static void combine_doubles(double *restrict wide, const double *restrict other, gsync_op op, size_t count) {
+static void combine_doubles(double *wide, const double *other, gsync_op op, size_t count) {
+    const gs_kernels *const kernels = gs_kernels_best();
     if (op == GSYNC_MIN) {
-        for (size_t k = 0; k < count; k++) {
-            wide[k] = other[k] < wide[k] || isnan(other[k]) ? other[k] : wide[k];
-        }
+        kernels->min_f64(wide, other, count);
     } else if (op == GSYNC_MAX) {
-        for (size_t k = 0; k < count; k++) {
-            wide[k] = other[k] > wide[k] || isnan(other[k]) ? other[k] : wide[k];
-        }
+        kernels->max_f64(wide, other, count);
     } else {
-        for (size_t k = 0; k < count; k++) {
-            wide[k] += other[k];
-        }
+        kernels->add_f64(wide, other, count);
     }
 }
 
@@ -77,63 +66,37 @@ static void combine(gs_wide_block *restrict wide, const void *source, gsync_dtyp
 
 /* ---- wide = wide / divisor ---- */
 
-/* A power of two whose reciprocal is a normal float32: the product rounds to what the quotient rounds to. */
-static bool has_exact_reciprocal(double value) {
-    int exponent; /* value = 2^(exponent - 1) */
-    return frexp(value, &exponent) == 0.5 && exponent >= -126 && exponent <= 127;
-}
-
-static void divide_floats(float *wide, double divisor, size_t count) {
-    if (has_exact_reciprocal(divisor)) {
-        const float factor = (float)(1.0 / divisor);
-        for (size_t k = 0; k < count; k++) {
-            wide[k] *= factor;
-        }
-    } else if ((double)(float)divisor == divisor) {
-        const float by = (float)divisor;
-        for (size_t k = 0; k < count; k++) {
-            wide[k] /= by;
-        }
-    } else {
-        /* A weight total that float32 cannot hold: dividing in float64 rounds the quotient only once that matters. */
-        for (size_t k = 0; k < count; k++) {
-            wide[k] = (float)((double)wide[k] / divisor);
-        }
-    }
-}
-
 static void divide(gs_wide_block *wide, gsync_dtype wide_dtype, double divisor, size_t count) {
     if (divisor == 1.0) {
         return;
     }
     if (wide_dtype == GSYNC_FLOAT32) {
-        divide_floats(wide->f, divisor, count);
+        gs_kernels_best()->divide_f32(wide->f, gs_division_by(divisor), count);
     } else if (wide_dtype == GSYNC_FLOAT64) {
-        for (size_t k = 0; k < count; k++) {
-            wide->d[k] /= divisor;
-        }
+        gs_kernels_best()->divide_f64(wide->d, gs_division_by(divisor), count);
     }
 }
 
 /* ---- one job ---- */
 
 /* The commonest case without the detour over a block: each buffer is read once and written once. */
-static bool reduce_two_floats(const gs_shard_job *job) {
-    if (job->source_count != 2 || job->target_count != 2 || job->source_dtype != GSYNC_FLOAT32 ||
-        job->target_dtype != GSYNC_FLOAT32 || job->op != GSYNC_SUM || job->sources[0] != job->targets[0] ||
-        job->sources[1] != job->targets[1] || job->sources[0] == job->sources[1]) {
+static bool reduce_directly(const gs_shard_job *job) {
+    const bool is_wide = job->source_dtype == GSYNC_FLOAT32 || job->source_dtype == GSYNC_FLOAT64;
+    if (!is_wide || job->target_dtype != job->source_dtype || job->op != GSYNC_SUM || job->source_count == 0 ||
+        job->divisor == 0.0) {
         return false;
     }
-    if (!has_exact_reciprocal(job->divisor)) {
-        return false;
-    }
-    float *restrict a = (float *)job->targets[0] + job->first;
-    float *restrict b = (float *)job->targets[1] + job->first;
-    const float factor = (float)(1.0 / job->divisor);
-    for (size_t k = 0; k < job->count; k++) {
-        const float sum = (a[k] + b[k]) * factor;
-        a[k] = sum;
-        b[k] = sum;
+    const gs_reduction reduction = {.sources = job->sources,
+                                    .source_count = job->source_count,
+                                    .targets = job->targets,
+                                    .target_count = job->target_count,
+                                    .division = gs_division_by(job->divisor),
+                                    .first = job->first,
+                                    .count = job->count};
+    if (job->source_dtype == GSYNC_FLOAT32) {
+        gs_kernels_best()->reduce_f32(&reduction);
+    } else {
+        gs_kernels_best()->reduce_f64(&reduction);
     }
     return true;
 }
@@ -161,7 +124,7 @@ static bool changes_nothing(const gs_shard_job *job) {
 }
 
 static void reduce(const gs_shard_job *job) {
-    if (reduce_two_floats(job)) {
+    if (reduce_directly(job)) {
         return;
     }
     for (size_t done = 0; done < job->count; done += GS_BLOCK) {
