@@ -75,6 +75,15 @@ static gsync_status check_total(const gsync_reducer *reducer) {
 
 /* ---- memory ---- */
 
+static size_t slot_bytes(const gsync_reducer *reducer) {
+    return gs_pipeline_slot_bytes(reducer->shapes, reducer->gradient_count, gs_reducer_overwrites(reducer));
+}
+
+/* Slots are for gradients that live in the library, and for results that are held back. */
+static bool needs_slots(const gsync_reducer *reducer) {
+    return gs_reducer_is_deferred(reducer) || (reducer->has_views && !gs_reducer_overwrites(reducer));
+}
+
 static bool needs_views(const gsync_reducer *reducer) {
     return reducer->has_views && (gs_reducer_is_deferred(reducer) || gs_reducer_overwrites(reducer));
 }
@@ -117,8 +126,7 @@ static gsync_status allocate_plan(gsync_reducer *reducer) {
     GS_TRY(gs_memory_new((void *)&reducer->places, count, sizeof *reducer->places, "places"));
     if (needs_views(reducer)) {
         /* As far apart as in the slots: one layout serves both. */
-        const size_t bytes = gs_pipeline_slot_bytes(reducer->shapes, count, gs_reducer_overwrites(reducer));
-        GS_TRY(gs_memory_new_aligned(&reducer->views, bytes, "gradients in the library's memory"));
+        GS_TRY(gs_memory_new_aligned(&reducer->views, slot_bytes(reducer), "gradients in the library's memory"));
     }
     return GSYNC_OK;
 }
@@ -171,6 +179,7 @@ static void set_terms(gsync_reducer *reducer) {
         .sums_wide = gs_reducer_overwrites(reducer),
         .is_deferred = gs_reducer_is_deferred(reducer),
     };
+    gs_bucket_init(pipeline);
     atomic_store(&pipeline->is_ended, 1);
 }
 
@@ -207,7 +216,8 @@ static void plan_in_reverse(gsync_reducer *reducer) {
 static gsync_status open_lane(gsync_reducer *reducer) {
     const gs_lane_shape shape = {
         .mail_bytes = REDUCER_MAIL_BYTES,
-        .slot_bytes = gs_pipeline_slot_bytes(reducer->shapes, reducer->gradient_count, gs_reducer_overwrites(reducer)),
+        .slot_bytes = needs_slots(reducer) ? slot_bytes(reducer) : 0,
+        .ring_bytes = gs_lane_ring_bytes(slot_bytes(reducer)),
         .reduce_bytes_max = gs_pipeline_wide_bytes(reducer->shapes, reducer->gradient_count),
     };
     return gs_lane_open(reducer->comm->group, &shape, &reducer->pipeline.lane);

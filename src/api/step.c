@@ -294,7 +294,7 @@ static void note_end(gsync_reducer *reducer) {
     gsync_step_info *info = &reducer->info;
     info->step = reducer->step;
     info->buckets_reduced = atomic_load(&pipeline->reduced);
-    info->has_torn_bucket = pipeline->is_torn && !pipeline->terms.is_deferred;
+    info->has_torn_bucket = pipeline->is_torn;
     info->bytes_reduced = pipeline->bytes_reduced;
     info->bytes_copied = pipeline->bytes_copied;
     for (size_t i = 0; reducer->options.finds_unused && i < reducer->gradient_count; i++) {

@@ -11,13 +11,13 @@ static const uint64_t NET_NAP_NS = 50000;
 /* Also without a ring, look at the deadline now and then. */
 static const uint64_t NAP_NS = 50000000;
 
-static gs_lane_flags *own_flags(gs_lane *lane) {
-    return &lane->shared->flags[lane->group->local_rank];
+void gs_lane_announce(gs_lane *lane, _Atomic uint32_t *flag, uint32_t value) {
+    atomic_store(flag, value);
+    gs_group_ring_all(lane->group);
 }
 
 static void announce(gs_lane *lane, _Atomic uint32_t *flag) {
-    atomic_store(flag, lane->sequence);
-    gs_group_ring_all(lane->group);
+    gs_lane_announce(lane, flag, lane->sequence);
 }
 
 /* ---- posting ---- */
@@ -40,6 +40,7 @@ static void write_header(gs_lane *lane) {
     header->dtype = (int32_t)operation->dtype;
     header->op = (int32_t)operation->op;
     header->divide = (int32_t)operation->divide;
+    header->is_private = operation->private_data != NULL ? 1 : 0;
     if (operation->data != NULL) {
         header->data = lane->group->ops->shares_address_space
                            ? (uint64_t)(uintptr_t)operation->data
@@ -63,8 +64,8 @@ static void write_mail(gs_lane *lane) {
  */
 static void catch_up(gs_lane *lane) {
     const uint32_t last = lane->sequence - 1;
-    atomic_store_explicit(&own_flags(lane)->summed, last, memory_order_relaxed);
-    atomic_store_explicit(&own_flags(lane)->finished, last, memory_order_relaxed);
+    atomic_store_explicit(&gs_lane_own_flags(lane)->summed, last, memory_order_relaxed);
+    atomic_store_explicit(&gs_lane_own_flags(lane)->finished, last, memory_order_relaxed);
     if (gs_lane_is_first(lane) && lane->group->host_count > 1) {
         atomic_store_explicit(&lane->shared->headers_known, last, memory_order_relaxed);
         atomic_store_explicit(&lane->shared->result_known, last, memory_order_relaxed);
@@ -87,43 +88,61 @@ gsync_status gs_lane_post(gs_lane *lane, const gs_lane_operation *operation) {
     write_header(lane);
     if (operation->kind == GS_LANE_GATHER) {
         write_mail(lane);
+    } else if (operation->kind == GS_LANE_REDUCE) {
+        gs_lane_flow_start(lane);
     }
     lane->stage = GS_LANE_ARRIVING;
     catch_up(lane);
-    announce(lane, &own_flags(lane)->arrived);
+    announce(lane, &gs_lane_own_flags(lane)->arrived);
     return GSYNC_OK;
 }
 
 /* ---- progress: each stage either ends in the next one, or has to wait ---- */
 
-static bool all_reached(const gs_lane *lane, size_t flag_offset) {
+bool gs_lane_all_reached(const gs_lane *lane, size_t flag_offset, uint32_t value) {
     for (int i = 0; i < lane->group->local_count; i++) {
         const char *flags = (const char *)&lane->shared->flags[i];
         const _Atomic uint32_t *flag = (const _Atomic uint32_t *)(const void *)(flags + flag_offset);
-        if (!gs_lane_has_reached(atomic_load(flag), lane->sequence)) {
+        if (!gs_lane_has_reached(atomic_load(flag), value)) {
             return false;
         }
     }
     return true;
 }
-#define ALL_REACHED(lane, flag) all_reached((lane), offsetof(gs_lane_flags, flag))
+#define ALL_REACHED(lane, flag) gs_lane_all_reached((lane), offsetof(gs_lane_flags, flag), (lane)->sequence)
 
 static bool is_known(const gs_lane *lane, const _Atomic uint32_t *flag) {
     return gs_lane_has_reached(atomic_load(flag), lane->sequence);
 }
 
-static gsync_status guarded(gs_lane *lane, void (*work)(gs_lane *lane)) {
+/* This host's part of the sum is complete, as far as this rank goes. */
+static void wait_for_hosts(gs_lane *lane) {
+    announce(lane, &gs_lane_own_flags(lane)->summed);
+    lane->stage = gs_lane_is_first(lane) ? GS_LANE_SUMMING : GS_LANE_WAIT_RESULT;
+}
+
+static gsync_status sum_shard(gs_lane *lane) {
     GS_TRY(gs_lane_enter(lane));
-    lane->outcome.is_data_touched = true;
-    work(lane);
+    gs_lane_sum_shard(lane);
     gs_lane_leave(lane);
+    if (lane->group->host_count > 1) {
+        wait_for_hosts(lane);
+    } else {
+        announce(lane, &gs_lane_own_flags(lane)->finished);
+        lane->stage = GS_LANE_FINISHING;
+    }
     return GSYNC_OK;
 }
 
-static gsync_status finish_shard(gs_lane *lane, void (*work)(gs_lane *lane)) {
-    GS_TRY(guarded(lane, work));
-    announce(lane, &own_flags(lane)->finished);
-    lane->stage = GS_LANE_FINISHING;
+static gsync_status flow(gs_lane *lane, bool *moved) {
+    bool is_through;
+    GS_TRY(gs_lane_flow_advance(lane, moved, &is_through));
+    if (is_through && lane->group->host_count > 1) {
+        wait_for_hosts(lane);
+    } else if (is_through) {
+        lane->stage = GS_LANE_IDLE;
+    }
+    *moved = *moved || is_through;
     return GSYNC_OK;
 }
 
@@ -138,13 +157,11 @@ static gsync_status start_data(gs_lane *lane) {
         lane->stage = gs_lane_is_first(lane) ? GS_LANE_NET_MAIL : GS_LANE_WAIT_RESULT;
         return gs_lane_is_first(lane) ? gs_lane_send_mail(lane) : GSYNC_OK;
     }
-    if (is_alone) {
-        return finish_shard(lane, gs_lane_sum_into_slots);
+    if (gs_lane_is_flowing(lane)) {
+        lane->stage = GS_LANE_FLOWING;
+        return GSYNC_OK;
     }
-    GS_TRY(guarded(lane, gs_lane_sum_into_host));
-    announce(lane, &own_flags(lane)->summed);
-    lane->stage = gs_lane_is_first(lane) ? GS_LANE_SUMMING : GS_LANE_WAIT_RESULT;
-    return GSYNC_OK;
+    return sum_shard(lane);
 }
 
 static gsync_status judge_and_start(gs_lane *lane) {
@@ -157,13 +174,13 @@ static gsync_status judge_and_start(gs_lane *lane) {
     return start_data(lane);
 }
 
-/* Mail, or the sum over all hosts, has come. */
-static gsync_status use_result(gs_lane *lane) {
-    if (lane->operation.kind == GS_LANE_GATHER) {
-        lane->stage = GS_LANE_IDLE;
-        return GSYNC_OK;
+/* Mail, or the sum over all hosts, has come. The sum is not overwritten before all ranks have arrived at the next
+ * operation, and so have taken it. */
+static void use_result(gs_lane *lane) {
+    if (lane->operation.kind == GS_LANE_REDUCE) {
+        gs_lane_take_host_sum(lane);
     }
-    return finish_shard(lane, gs_lane_store_host_sum);
+    lane->stage = GS_LANE_IDLE;
 }
 
 /* The stages in which the host's first rank waits for messages. */
@@ -182,7 +199,8 @@ static gsync_status advance_net(gs_lane *lane, bool *moved) {
         return gs_lane_send_sums(lane);
     default:
         announce(lane, &lane->shared->result_known);
-        return use_result(lane);
+        use_result(lane);
+        return GSYNC_OK;
     }
 }
 
@@ -198,6 +216,8 @@ static gsync_status advance(gs_lane *lane, bool *moved) {
             return gs_lane_is_first(lane) ? gs_lane_send_headers(lane) : GSYNC_OK;
         }
         break;
+    case GS_LANE_FLOWING:
+        return flow(lane, moved);
     case GS_LANE_WAIT_HEADERS:
         if (is_known(lane, &lane->shared->headers_known)) {
             return judge_and_start(lane);
@@ -211,7 +231,8 @@ static gsync_status advance(gs_lane *lane, bool *moved) {
         break;
     case GS_LANE_WAIT_RESULT:
         if (is_known(lane, &lane->shared->result_known)) {
-            return use_result(lane);
+            use_result(lane);
+            return GSYNC_OK;
         }
         break;
     case GS_LANE_FINISHING:
@@ -237,8 +258,10 @@ static void break_off(gs_lane *lane, gsync_status status) {
     lane->stage = GS_LANE_IDLE;
     gs_lane_give_up(lane, status, gsync_last_error());
     gs_lane_retract(lane);
-    /* Peers write into our data as well. They start when all have arrived, and none starts after we gave up. */
-    if (lane->operation.kind == GS_LANE_REDUCE && ALL_REACHED(lane, arrived)) {
+    /* Peers write into what they can reach. They start when all have arrived, and none starts after we gave up. */
+    const bool has_peers = lane->group->local_count > 1 && lane->group->host_count == 1;
+    if (lane->operation.kind == GS_LANE_REDUCE && lane->operation.private_data == NULL && has_peers &&
+        ALL_REACHED(lane, arrived)) {
         lane->outcome.is_data_touched = true;
     }
 }

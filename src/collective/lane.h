@@ -21,6 +21,19 @@ typedef enum gs_lane_kind {
     GS_LANE_REDUCE = 3   /* every rank's data becomes the op over all ranks' */
 } gs_lane_kind;
 
+/*
+ * Data that peers cannot reach, or that is not made of wire elements as it is. The lane asks for what it needs, piece
+ * by piece, and gives results back likewise. Elements are counted from the start of the operation's data.
+ */
+typedef struct gs_lane_private {
+    void *owner;
+    /* Where elements from `first` on lie in a row: wire elements, which the result may overwrite. *count is cut to how
+     * many there are. NULL: they have to be encoded. */
+    void *(*find)(void *owner, size_t first, size_t *count);
+    void (*encode)(void *owner, size_t first, size_t count, void *wire);
+    void (*decode)(void *owner, size_t first, size_t count, const void *wire);
+} gs_lane_private;
+
 /* What divides the sum. */
 typedef enum gs_divide { GS_DIVIDE_NOT, GS_DIVIDE_WORLD, GS_DIVIDE_PARTICIPANTS, GS_DIVIDE_WEIGHT } gs_divide;
 
@@ -49,8 +62,9 @@ typedef struct gs_lane_operation {
     const void *mail;
     size_t mail_bytes; /* at most gs_lane_mail_max; may differ by rank */
 
-    /* REDUCE: `data` lies in this rank's slots, or anywhere where peers share the address space. */
+    /* REDUCE: `data` lies in this rank's slots, or anywhere where peers share the address space; or it is private. */
     void *data;
+    const gs_lane_private *private_data;
     size_t count;
     gsync_dtype dtype;
     gsync_op op; /* SUM, MIN, MAX */
@@ -65,14 +79,15 @@ typedef struct gs_lane_outcome {
     uint32_t participants;
     int refusing_rank; /* -1: none */
     uint32_t verdict_index;
-    bool is_data_touched; /* a failure came after sums were being written */
+    bool is_data_touched; /* a failure came after results were being written into this rank's data */
 } gs_lane_outcome;
 
 typedef struct gs_lane gs_lane;
 
 typedef struct gs_lane_shape {
     size_t mail_bytes;       /* per rank */
-    size_t slot_bytes;       /* per rank */
+    size_t slot_bytes;       /* per rank: data that lives where peers can reach it */
+    size_t ring_bytes;       /* per rank: for private data on its way; at least 64 times the largest element */
     size_t reduce_bytes_max; /* the most that one REDUCE carries, in the wide type */
 } gs_lane_shape;
 
@@ -81,6 +96,8 @@ gsync_status gs_lane_open(gs_group *group, const gs_lane_shape *shape, gs_lane *
 
 /* The control lane, in memory that exists. Not collective. */
 gsync_status gs_lane_open_in(gs_group *group, const gs_lane_shape *shape, void *memory, gs_lane **lane);
+/* ring_bytes for REDUCEs of private data of up to this many bytes. */
+size_t gs_lane_ring_bytes(size_t bytes_max);
 size_t gs_lane_memory_bytes(const gs_lane_shape *shape, int local_count, int world_size, int host_count);
 
 /* This rank leaves for good, as gs_lane_close, but its memory stays. Every later post fails. */

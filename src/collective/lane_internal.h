@@ -23,7 +23,7 @@ typedef struct gs_lane_header {
     uint8_t contributes;
     uint8_t compares_micro_batches;
     uint8_t divides_by_micro_batches;
-    uint8_t padding;
+    uint8_t is_private;
 } gs_lane_header;
 
 /* The number of the last operation for which a rank of this host has reached a point. Written by that rank only. */
@@ -31,6 +31,8 @@ typedef struct gs_lane_flags {
     _Alignas(128) _Atomic uint32_t arrived; /* its header can be read */
     _Atomic uint32_t summed;                /* several hosts: its shard of the host's sum is complete */
     _Atomic uint32_t finished;              /* its shard of the result is in every slot of this host */
+    _Atomic uint32_t packed;                /* these count pieces, see gs_lane_flow: can be read by others */
+    _Atomic uint32_t added;                 /* its shard of the piece's sum is where it belongs */
     _Atomic uint32_t is_busy;               /* it is touching memory of other ranks */
     _Atomic uint32_t is_closed;             /* it has left for good */
 } gs_lane_flags;
@@ -45,6 +47,7 @@ typedef struct gs_lane_shared {
 typedef enum gs_lane_stage {
     GS_LANE_IDLE,
     GS_LANE_ARRIVING,     /* ranks of this host are still to come */
+    GS_LANE_FLOWING,      /* pieces are on their way between ranks of this host */
     GS_LANE_NET_HEADERS,  /* the host's first rank exchanges headers with the other hosts' */
     GS_LANE_WAIT_HEADERS, /* the others wait for it */
     GS_LANE_SUMMING,      /* first rank: shards of the host's sum are still to come */
@@ -54,6 +57,20 @@ typedef enum gs_lane_stage {
     GS_LANE_WAIT_RESULT,  /* the others wait for it */
     GS_LANE_FINISHING     /* ranks of this host are still writing into slots */
 } gs_lane_stage;
+
+/*
+ * How far a REDUCE with private data is. It goes in pieces, of which each rank's ring holds GS_FLOW_DEPTH: while one is
+ * being added up the next is packed, and the one before unpacked.
+ */
+enum { GS_FLOW_DEPTH = 3 };
+typedef struct gs_lane_flow {
+    uint32_t base; /* pieces of all operations before: flags count on from one operation to the next */
+    uint32_t count;
+    size_t elements; /* of a piece; the last one may have less */
+    uint32_t packed; /* pieces done by this rank */
+    uint32_t added;
+    uint32_t taken;
+} gs_lane_flow;
 
 struct gs_lane {
     gs_group *group;
@@ -67,6 +84,9 @@ struct gs_lane {
     size_t mail_stride;
     unsigned char *slots; /* local_count x slot_stride */
     size_t slot_stride;
+    unsigned char *rings; /* local_count x ring_stride */
+    size_t ring_stride;
+    gs_lane_flow flow;
     unsigned char *host_sum; /* several hosts: the sum over this host's ranks, then over all, in the wide type */
     unsigned char *received; /* first rank of several hosts: other hosts' parts; private */
     gs_net_transfer *transfers;
@@ -106,10 +126,30 @@ gsync_status gs_lane_send_shards(gs_lane *lane);
 void gs_lane_add_shards(gs_lane *lane);
 gsync_status gs_lane_send_sums(gs_lane *lane);
 
-/* lane_reduce.c: this rank's shard. */
-void gs_lane_sum_into_slots(gs_lane *lane);
-void gs_lane_sum_into_host(gs_lane *lane);
-void gs_lane_store_host_sum(gs_lane *lane);
+/* lane_reduce.c: this rank's shard of everybody's data. */
+void gs_lane_sum_shard(gs_lane *lane);
+/* Elements [first, first + count): mine is this rank's data from there on, wherever that is. */
+void gs_lane_sum_range(gs_lane *lane, size_t first, size_t count, void *mine);
+/* The host's sum, or the sum over hosts, from element `first` on, as the result in `target`. */
+void gs_lane_narrow_range(gs_lane *lane, size_t first, size_t count, void *target);
+bool gs_lane_is_flowing(const gs_lane *lane);
+/* Where another rank of this host has, or will get, elements from `first` on. */
+unsigned char *gs_lane_place(const gs_lane *lane, int local_rank, size_t first);
+
+/* lane_flow.c */
+void gs_lane_flow_start(gs_lane *lane);
+gsync_status gs_lane_flow_advance(gs_lane *lane, bool *moved, bool *is_through);
+bool gs_lane_flow_waits_for(const gs_lane *lane, int local_rank);
+/* The sum over hosts is known: writes it into this rank's data. */
+void gs_lane_take_host_sum(gs_lane *lane);
+
+/* lane.c */
+void gs_lane_announce(gs_lane *lane, _Atomic uint32_t *flag, uint32_t value);
+/* Has the flag at this offset in gs_lane_flags come to `value` for every rank of the host? */
+bool gs_lane_all_reached(const gs_lane *lane, size_t flag_offset, uint32_t value);
+static inline gs_lane_flags *gs_lane_own_flags(const gs_lane *lane) {
+    return &lane->shared->flags[lane->group->local_rank];
+}
 
 /* lane_agree.c: after gs_lane_agree and until the next operation: copies a rank's token, GS_TOKEN_MAX bytes. */
 void gs_lane_agreed_token(const gs_lane *lane, int rank, char *token);

@@ -15,6 +15,8 @@ typedef struct lane_layout {
     size_t mail_stride;
     size_t slots;
     size_t slot_stride;
+    size_t rings;
+    size_t ring_stride;
     size_t host_sum;
     size_t total;
 } lane_layout;
@@ -36,10 +38,19 @@ static lane_layout lay_out(const gs_lane_shape *shape, int local_count, int worl
     }
     layout.slots = at;
     at += (size_t)local_count * layout.slot_stride;
+    layout.rings = at;
+    layout.ring_stride = round_up(shape->ring_bytes);
+    at += (size_t)local_count * layout.ring_stride;
     layout.host_sum = at;
     at += host_count > 1 ? round_up(shape->reduce_bytes_max) : 0;
     layout.total = at;
     return layout;
+}
+
+size_t gs_lane_ring_bytes(size_t bytes_max) {
+    /* All pieces of a rank's ring, and what is packed into them, fit into the second-level cache. */
+    const size_t piece_max = 128 * 1024;
+    return GS_FLOW_DEPTH * (bytes_max < piece_max ? round_up(bytes_max + 1) : piece_max);
 }
 
 size_t gs_lane_memory_bytes(const gs_lane_shape *shape, int local_count, int world_size, int host_count) {
@@ -56,6 +67,8 @@ static void place(gs_lane *lane, const lane_layout *layout) {
     lane->mail_stride = layout->mail_stride;
     lane->slots = memory + layout->slots;
     lane->slot_stride = layout->slot_stride;
+    lane->rings = memory + layout->rings;
+    lane->ring_stride = layout->ring_stride;
     lane->host_sum = memory + layout->host_sum;
 }
 

@@ -24,6 +24,8 @@ static bool is_missing(const gs_lane *lane, int local_rank) {
     case GS_LANE_SUMMING:
     case GS_LANE_FINISHING:
         return !gs_lane_has_reached(flag_of(lane, local_rank), lane->sequence);
+    case GS_LANE_FLOWING:
+        return gs_lane_flow_waits_for(lane, local_rank);
     case GS_LANE_WAIT_HEADERS:
     case GS_LANE_WAIT_RESULT:
         return local_rank == 0; /* it speaks with the other hosts */
@@ -86,6 +88,7 @@ static void list_missing(const gs_lane *lane, rank_list *list) {
     }
     switch (lane->stage) {
     case GS_LANE_ARRIVING:
+    case GS_LANE_FLOWING:
     case GS_LANE_SUMMING:
     case GS_LANE_FINISHING:
         return;

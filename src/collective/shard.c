@@ -117,8 +117,7 @@ static void reduce_block(const gs_shard_job *job, size_t first, size_t count) {
     }
 }
 
-/* A single rank whose gradients are reduced where they are. */
-static bool changes_nothing(const gs_shard_job *job) {
+bool gs_shard_changes_nothing(const gs_shard_job *job) {
     return job->source_count == 1 && job->target_count == 1 && job->sources[0] == job->targets[0] &&
            job->source_dtype == job->target_dtype && job->divisor == 1.0;
 }
@@ -134,7 +133,7 @@ static void reduce(const gs_shard_job *job) {
 }
 
 void gs_shard_reduce(const gs_shard_job *job) {
-    if (!changes_nothing(job)) {
+    if (!gs_shard_changes_nothing(job)) {
         gs_float_mode mode;
         gs_float_mode_enter(&mode);
         reduce(job);

@@ -25,6 +25,9 @@ typedef struct gs_shard_job {
 
 void gs_shard_reduce(const gs_shard_job *job);
 
+/* A single rank whose data is reduced where it is. */
+bool gs_shard_changes_nothing(const gs_shard_job *job);
+
 /* Splits count elements among `parts`: *first and *length of part `index`. Boundaries lie on cache lines. */
 void gs_shard_split(size_t count, int parts, int index, size_t *first, size_t *length);
 

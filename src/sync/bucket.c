@@ -15,10 +15,15 @@ static uint32_t member(const gs_pipeline *pipeline, size_t bucket, uint32_t i) {
     return pipeline->plan->members[bucket_at(pipeline, bucket)->first + i];
 }
 
-static unsigned char *place_of(const gs_pipeline *pipeline, size_t bucket, unsigned char *base, uint32_t index) {
-    const gsync_dtype wire = gs_pipeline_wire(pipeline, bucket_at(pipeline, bucket)->dtype);
-    return base + pipeline->plan->element_offset[index] * gsync_dtype_size(wire);
+static gsync_dtype wire_of(const gs_pipeline *pipeline, size_t bucket) {
+    return gs_pipeline_wire(pipeline, bucket_at(pipeline, bucket)->dtype);
 }
+
+static unsigned char *place_of(const gs_pipeline *pipeline, size_t bucket, unsigned char *base, uint32_t index) {
+    return base + pipeline->plan->element_offset[index] * gsync_dtype_size(wire_of(pipeline, bucket));
+}
+
+/* ---- what one gradient brings ---- */
 
 /* A gradient nobody marked in the window counts as zero when unused ones are looked for. */
 static bool is_unused(const gs_pipeline *pipeline, uint32_t index) {
@@ -45,75 +50,44 @@ static gs_host_term term_of(const gs_pipeline *pipeline, uint32_t index) {
     };
 }
 
-/* A rank that is alone, with nothing to add and nothing to divide by, already has the result. */
-static bool is_result(const gs_pipeline *pipeline) {
-    const gs_pipeline_terms *terms = &pipeline->terms;
-    return pipeline->group->world_size == 1 && !terms->is_deferred && !terms->sums_wide &&
-           terms->divide != GS_DIVIDE_WEIGHT && !terms->divides_by_micro_batches && pipeline->step.has_gradient;
+/* Gradients that the lane may add up as they are. */
+static bool is_plain(const gs_pipeline *pipeline) {
+    return !pipeline->terms.sums_wide && !pipeline->terms.is_deferred && pipeline->step.factor == 1.0 &&
+           (pipeline->step.has_gradient || !pipeline->step.contributes);
 }
 
-/*
- * Ranks of one address space can add up gradients where the trainer has them, if they lie one behind the other. If
- * so, returns where; nothing is packed or unpacked then.
- */
-static void *find_contiguous(const gs_pipeline *pipeline, size_t bucket) {
-    if (!pipeline->group->ops->shares_address_space || pipeline->terms.is_deferred || pipeline->terms.sums_wide) {
-        return NULL;
-    }
+/* ---- gradients that peers can reach ---- */
+
+/* Where the bucket's gradients lie one behind the other, or NULL. */
+static unsigned char *find_contiguous(const gs_pipeline *pipeline, size_t bucket) {
     unsigned char *start = pipeline->gradients[member(pipeline, bucket, 0)].tensor.data;
     unsigned char *end = start;
     for (uint32_t i = 0; i < bucket_at(pipeline, bucket)->gradient_count; i++) {
-        const gs_gradient *gradient = &pipeline->gradients[member(pipeline, bucket, i)];
-        if (gradient->tensor.data != end || !gs_tensor_is_dense(&gradient->tensor) || gradient->accumulator != NULL) {
+        const gs_tensor *tensor = &pipeline->gradients[member(pipeline, bucket, i)].tensor;
+        if (tensor->data != end || !gs_tensor_is_dense(tensor)) {
             return NULL;
         }
-        end += gs_tensor_bytes(&gradient->tensor);
+        end += gs_tensor_bytes(tensor);
     }
     return start;
 }
 
 static void pack(gs_pipeline *pipeline, size_t bucket) {
-    const gsync_dtype wire = gs_pipeline_wire(pipeline, bucket_at(pipeline, bucket)->dtype);
+    const gsync_dtype wire = wire_of(pipeline, bucket);
     gs_float_mode mode;
     gs_float_mode_enter(&mode);
     for (uint32_t i = 0; i < bucket_at(pipeline, bucket)->gradient_count; i++) {
         const uint32_t index = member(pipeline, bucket, i);
         const gs_host_term term = term_of(pipeline, index);
         unsigned char *place = place_of(pipeline, bucket, slot_of(pipeline, bucket), index);
-        const bool is_there = term.tensor->data == place && term.has_tensor && term.accumulator == NULL;
         gs_host_gather(place, wire, &term);
-        pipeline->bytes_copied += is_there ? 0 : gs_tensor_count(term.tensor) * gsync_dtype_size(wire);
+        pipeline->bytes_copied += gs_tensor_count(term.tensor) * gsync_dtype_size(wire);
     }
     gs_float_mode_leave(&mode);
 }
 
-void *gs_bucket_encode(gs_pipeline *pipeline, size_t bucket) {
-    const bool has_result = is_result(pipeline);
-    pipeline->has_in_place = false;
-    for (uint32_t i = 0; i < bucket_at(pipeline, bucket)->gradient_count; i++) {
-        const uint32_t index = member(pipeline, bucket, i);
-        const gs_tensor *tensor = &pipeline->gradients[index].tensor;
-        pipeline->bytes_reduced += gs_tensor_bytes(tensor);
-        pipeline->has_in_place |=
-            !has_result && tensor->data == place_of(pipeline, bucket, slot_of(pipeline, bucket), index);
-    }
-    void *in_place = find_contiguous(pipeline, bucket);
-    pipeline->is_in_slot = in_place == NULL && !has_result;
-    pipeline->is_in_place = in_place != NULL && !has_result;
-    if (in_place != NULL) {
-        return in_place;
-    }
-    if (pipeline->step.contributes && pipeline->is_in_slot) {
-        pack(pipeline, bucket);
-    }
-    return slot_of(pipeline, bucket);
-}
-
-void gs_bucket_decode(gs_pipeline *pipeline, size_t bucket) {
-    if (!pipeline->is_in_slot && !pipeline->terms.is_deferred) {
-        return;
-    }
-    const gsync_dtype wire = gs_pipeline_wire(pipeline, bucket_at(pipeline, bucket)->dtype);
+void gs_bucket_unpack(gs_pipeline *pipeline, size_t bucket) {
+    const gsync_dtype wire = wire_of(pipeline, bucket);
     gs_float_mode mode;
     gs_float_mode_enter(&mode);
     for (uint32_t i = 0; i < bucket_at(pipeline, bucket)->gradient_count; i++) {
@@ -122,12 +96,131 @@ void gs_bucket_decode(gs_pipeline *pipeline, size_t bucket) {
         if (pipeline->terms.finds_unused && !gradient->is_used_anywhere) {
             continue;
         }
-        const unsigned char *place = place_of(pipeline, bucket, slot_of(pipeline, bucket), index);
-        gs_host_scatter(&gradient->tensor, place, wire);
-        pipeline->bytes_copied += gradient->tensor.data == place ? 0 : gs_tensor_bytes(&gradient->tensor);
+        gs_host_scatter(&gradient->tensor, place_of(pipeline, bucket, slot_of(pipeline, bucket), index), wire);
+        pipeline->bytes_copied += gs_tensor_bytes(&gradient->tensor);
     }
     gs_float_mode_leave(&mode);
 }
+
+/* ---- gradients that they cannot: the lane asks for elements of the bucket ---- */
+
+/* A stretch of one gradient. */
+typedef struct stretch {
+    uint32_t index;
+    size_t first; /* element of the gradient */
+    size_t count;
+} stretch;
+
+/* The member that holds an element of the bucket. Its members' offsets ascend. */
+static uint32_t member_with(const gs_pipeline *pipeline, size_t element) {
+    const gs_bucket *bucket = bucket_at(pipeline, pipeline->bucket);
+    uint32_t low = 0;
+    uint32_t high = bucket->gradient_count;
+    while (high - low > 1) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (pipeline->plan->element_offset[member(pipeline, pipeline->bucket, middle)] <= element) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return member(pipeline, pipeline->bucket, low);
+}
+
+static stretch stretch_at(const gs_pipeline *pipeline, size_t element, size_t count) {
+    const uint32_t index = member_with(pipeline, element);
+    const size_t first = element - pipeline->plan->element_offset[index];
+    const size_t left = gs_tensor_count(&pipeline->gradients[index].tensor) - first;
+    return (stretch){index, first, left < count ? left : count};
+}
+
+/* Shorter runs cost more to find one by one than to copy. */
+enum { RUN_ELEMENTS_MIN = 64 };
+
+static void *find_run(void *owner, size_t first, size_t *count) {
+    const gs_pipeline *pipeline = owner;
+    const stretch part = stretch_at(pipeline, first, *count);
+    gs_tensor tensor = pipeline->gradients[part.index].tensor;
+    if (!is_plain(pipeline) || (!gs_tensor_is_dense(&tensor) && tensor.columns < RUN_ELEMENTS_MIN)) {
+        return NULL;
+    }
+    *count = part.count;
+    tensor = gs_tensor_part(&tensor, part.first, count);
+    *count = gs_tensor_is_dense(&tensor) ? *count : tensor.columns;
+    return tensor.data;
+}
+
+static void encode(void *owner, size_t first, size_t count, void *wire) {
+    gs_pipeline *pipeline = owner;
+    const gsync_dtype dtype = wire_of(pipeline, pipeline->bucket);
+    unsigned char *at = wire;
+    gs_float_mode mode;
+    gs_float_mode_enter(&mode);
+    for (size_t done = 0; done < count;) {
+        const stretch part = stretch_at(pipeline, first + done, count - done);
+        const gs_host_term term = term_of(pipeline, part.index);
+        gs_host_gather_range(at, dtype, &term, part.first, part.count);
+        at += part.count * gsync_dtype_size(dtype);
+        done += part.count;
+    }
+    gs_float_mode_leave(&mode);
+    pipeline->bytes_copied += count * gsync_dtype_size(dtype);
+}
+
+static void decode(void *owner, size_t first, size_t count, const void *wire) {
+    gs_pipeline *pipeline = owner;
+    const gsync_dtype dtype = wire_of(pipeline, pipeline->bucket);
+    const unsigned char *at = wire;
+    gs_float_mode mode;
+    gs_float_mode_enter(&mode);
+    for (size_t done = 0; done < count;) {
+        const stretch part = stretch_at(pipeline, first + done, count - done);
+        gs_host_scatter_range(&pipeline->gradients[part.index].tensor, part.first, part.count, at, dtype);
+        at += part.count * gsync_dtype_size(dtype);
+        done += part.count;
+    }
+    gs_float_mode_leave(&mode);
+    pipeline->bytes_copied += count * gsync_dtype_size(bucket_at(pipeline, pipeline->bucket)->dtype);
+}
+
+/* ---- offering a bucket ---- */
+
+/* Ranks of one address space reach gradients where the trainer has them, other processes what lies in the slots. */
+static unsigned char *find_reachable(const gs_pipeline *pipeline, size_t bucket) {
+    if (!is_plain(pipeline)) {
+        return NULL;
+    }
+    unsigned char *data = find_contiguous(pipeline, bucket);
+    return data == slot_of(pipeline, bucket) || pipeline->group->ops->shares_address_space ? data : NULL;
+}
+
+static void note_bytes(gs_pipeline *pipeline, size_t bucket) {
+    for (uint32_t i = 0; i < bucket_at(pipeline, bucket)->gradient_count; i++) {
+        pipeline->bytes_reduced += gs_tensor_bytes(&pipeline->gradients[member(pipeline, bucket, i)].tensor);
+    }
+}
+
+void gs_bucket_offer(gs_pipeline *pipeline, size_t bucket, gs_lane_operation *operation) {
+    note_bytes(pipeline, bucket);
+    if (pipeline->terms.is_deferred) {
+        /* The result is to be held back, so it needs a place until the end of the step. */
+        operation->data = slot_of(pipeline, bucket);
+        if (pipeline->step.contributes) {
+            pack(pipeline, bucket);
+        }
+        return;
+    }
+    operation->data = find_reachable(pipeline, bucket);
+    if (operation->data == NULL) {
+        operation->private_data = &pipeline->private_data;
+    }
+}
+
+void gs_bucket_init(gs_pipeline *pipeline) {
+    pipeline->private_data = (gs_lane_private){.owner = pipeline, .find = find_run, .encode = encode, .decode = decode};
+}
+
+/* ---- late writes ---- */
 
 uint32_t gs_bucket_find_changed(const gs_pipeline *pipeline, size_t bucket) {
     for (uint32_t i = 0; i < bucket_at(pipeline, bucket)->gradient_count; i++) {

@@ -78,9 +78,6 @@ void gs_pipeline_begin(gs_pipeline *pipeline, const gs_step_terms *step) {
     pipeline->step = *step;
     pipeline->bucket = 0;
     pipeline->is_posted = false;
-    pipeline->is_in_slot = false;
-    pipeline->is_in_place = false;
-    pipeline->has_in_place = false;
     pipeline->refused_bucket = SIZE_MAX;
     pipeline->missing[0] = '\0';
     pipeline->outcome = (gs_lane_outcome){.refusing_rank = -1};
@@ -163,7 +160,7 @@ static gsync_status post_bucket(gs_pipeline *pipeline) {
     };
     set_verdict(pipeline, &operation);
     if (operation.verdict == GSYNC_OK) {
-        operation.data = gs_bucket_encode(pipeline, pipeline->bucket);
+        gs_bucket_offer(pipeline, pipeline->bucket, &operation);
     }
     return gs_lane_post(pipeline->lane, &operation);
 }
@@ -187,7 +184,7 @@ static void word_failure(gs_pipeline *pipeline, gsync_status status) {
         const char *last = pipeline->gradients[members[bucket->gradient_count - 1]].name;
         gs_fail_prefix(bucket->gradient_count == 1 ? "gradient '%s': " : "gradients '%s' to '%s': ", first, last);
     }
-    pipeline->is_torn = outcome->is_data_touched && (pipeline->is_in_place || pipeline->has_in_place);
+    pipeline->is_torn = outcome->is_data_touched && !pipeline->terms.is_deferred;
 }
 
 /* ---- progress ---- */
@@ -213,9 +210,6 @@ static gsync_status move(gs_pipeline *pipeline, bool *is_done, bool *did_work) {
 }
 
 static void complete_bucket(gs_pipeline *pipeline) {
-    if (!pipeline->terms.is_deferred) {
-        gs_bucket_decode(pipeline, pipeline->bucket);
-    }
     pipeline->outcome = *gs_lane_last_outcome(pipeline->lane);
     pipeline->bucket++;
     atomic_store(&pipeline->reduced, pipeline->terms.is_deferred ? 0 : pipeline->bucket);

@@ -72,14 +72,12 @@ struct gs_pipeline {
     const gs_ready_ledger *ledger;
     gs_gradient *gradients;
     gs_pipeline_terms terms;
-    size_t *slot_offset; /* per bucket of the plan: bytes into this rank's slots */
+    size_t *slot_offset;          /* per bucket of the plan: bytes into this rank's slots */
+    gs_lane_private private_data; /* the gradients of the bucket at work, for buckets that peers cannot reach */
 
     gs_step_terms step;
     size_t bucket;         /* the one at work */
     bool is_posted;        /* its operation, or the epilogue's, is in the lane */
-    bool is_in_slot;       /* its result is to be written from the slot to the gradients */
-    bool is_in_place;      /* it is reduced in the trainer's own memory, all of it */
-    bool has_in_place;     /* some of it is: the trainer's gradients lie in the slot */
     size_t refused_bucket; /* this rank refuses it; SIZE_MAX: none */
     uint32_t refusal_index;
     char missing[GS_MISSING_TEXT_MAX]; /* names of the gradients for which it refuses */
@@ -99,7 +97,8 @@ struct gs_pipeline {
     _Atomic int is_ended;    /* all buckets are through, or status tells why not */
 };
 
-/* Sizes: a rank's slot memory for any plan over these gradients, and the largest bucket in the wide type. */
+/* Sizes: a rank's slot memory for any plan over these gradients, if it has to be there (see gs_pipeline_lay_out), and
+ * the largest bucket in the wide type. */
 size_t gs_pipeline_slot_bytes(const gs_plan_gradient *shapes, size_t gradient_count, bool sums_wide);
 size_t gs_pipeline_wide_bytes(const gs_plan_gradient *shapes, size_t gradient_count);
 
@@ -140,9 +139,11 @@ gsync_status gs_epilogue_post(gs_pipeline *pipeline);
 gsync_status gs_epilogue_take(gs_pipeline *pipeline);
 
 /* sync/bucket.c */
-/* Where the bucket's data is for its operation, after packing what needs it. */
-void *gs_bucket_encode(gs_pipeline *pipeline, size_t bucket);
-void gs_bucket_decode(gs_pipeline *pipeline, size_t bucket);
+void gs_bucket_init(gs_pipeline *pipeline);
+/* Tells the operation where the bucket's data is, and packs it where its result is held back. */
+void gs_bucket_offer(gs_pipeline *pipeline, size_t bucket, gs_lane_operation *operation);
+/* Writes a result that was held back to the gradients. */
+void gs_bucket_unpack(gs_pipeline *pipeline, size_t bucket);
 /* Index of a gradient of the bucket that was written after it was marked ready; GS_NO_BUCKET: none. */
 uint32_t gs_bucket_find_changed(const gs_pipeline *pipeline, size_t bucket);
 

@@ -86,7 +86,7 @@ gsync_status gs_pipeline_settle(gs_pipeline *pipeline, gs_idle_function idle, vo
         GS_TRY(exchange_piece(pipeline, first, count, changed, idle, argument));
     }
     for (size_t b = 0; b < pipeline->plan->bucket_count; b++) {
-        gs_bucket_decode(pipeline, b);
+        gs_bucket_unpack(pipeline, b);
         atomic_store(&pipeline->reduced, b + 1);
     }
     return GSYNC_OK;

@@ -40,6 +40,12 @@ static uint64_t check_step(ranks_model *model, uint64_t step) {
     return info.bytes_copied;
 }
 
+static uint64_t sum_over_ranks(ranks_context *ctx, uint64_t value) {
+    int64_t sum = (int64_t)value;
+    CHECK_OK(gsync_allreduce(ctx->comm, &sum, 1, GSYNC_INT64, GSYNC_SUM));
+    return (uint64_t)sum;
+}
+
 static void GS_74_in_the_slot_then_elsewhere_then_back(ranks_context *ctx) {
     for (int strategy = GSYNC_STRATEGY_DDP; strategy <= GSYNC_STRATEGY_SINGLE; strategy++) {
         gsync_options options = GSYNC_OPTIONS_INIT;
@@ -54,9 +60,12 @@ static void GS_74_in_the_slot_then_elsewhere_then_back(ranks_context *ctx) {
 
             model->tensors[1].grad = elsewhere;
             REQUIRE_OK(gsync_reducer_rebind(model->reducer, "p1", elsewhere));
-            /* In and out again; but threads add up where a gradient lies, if it is alone in its bucket. */
-            const bool is_in_place = ctx->transport == RANKS_THREADS && strategy == GSYNC_STRATEGY_FIXED;
-            CHECK_EQ(check_step(model, 3 * round + 2), is_in_place ? 0 : 2 * counts[1] * sizeof(float));
+            /* In and out again on all ranks but the one that adds up; with the rest of the bucket, if there is any. But
+             * threads add up where a gradient lies, if it is alone in its bucket. */
+            const bool is_alone = strategy == GSYNC_STRATEGY_FIXED;
+            const uint64_t bytes = (is_alone ? counts[1] : 240) * 2 * (uint64_t)(ctx->world - 1) * sizeof(float);
+            CHECK_EQ(sum_over_ranks(ctx, check_step(model, 3 * round + 2)),
+                     is_alone && ctx->transport == RANKS_THREADS ? 0 : bytes);
 
             model->tensors[1].grad = slot;
             REQUIRE_OK(gsync_reducer_rebind(model->reducer, "p1", NULL));

@@ -41,9 +41,9 @@ static void *abort_comm(void *comm) {
 }
 
 /* A failed step says which gradients hold results; all others are as they were. */
-static void check_what_is_left(const ranks_model *model, uint64_t round, const gsync_step_info *info) {
+static void check_what_is_left(const ranks_model *model, uint64_t round, const gsync_step_info *info, bool may_tear) {
     const ranks_context *ctx = model->ctx;
-    CHECK(!info->has_torn_bucket || (ctx->transport == RANKS_THREADS && gsync_bucket_count(model->reducer) > 1));
+    CHECK(!info->has_torn_bucket || (ctx->world > 1 && may_tear));
     for (size_t i = 0; i < model->tensor_count; i++) {
         const ranks_tensor *tensor = &model->tensors[i];
         const size_t bucket = (size_t)gsync_bucket_of(model->reducer, tensor->name);
@@ -56,7 +56,7 @@ static void check_what_is_left(const ranks_model *model, uint64_t round, const g
     }
 }
 
-static gsync_status step_until_aborted(ranks_model *model) {
+static gsync_status step_until_aborted(ranks_model *model, bool may_tear) {
     gsync_status status = GSYNC_OK;
     for (uint64_t round = 0; status == GSYNC_OK; round++) {
         gsync_step_info info = GSYNC_STEP_INFO_INIT;
@@ -65,26 +65,24 @@ static gsync_status step_until_aborted(ranks_model *model) {
         if (status == GSYNC_OK) {
             CHECK_MODEL_MEAN(model, RANKS_INTEGERS, round);
         } else {
-            check_what_is_left(model, round, &info);
+            check_what_is_left(model, round, &info, may_tear);
         }
     }
     return status;
 }
 
 /* Another thread aborts while all ranks are in the middle of steps: each ends with a result or with the abort. */
-static void abort_somewhere(ranks_context *ctx, size_t bucket_bytes_max) {
+static void abort_somewhere(ranks_context *ctx, const gsync_options *options) {
     gsync_comm *comm = NULL;
     pthread_t thread;
-    gsync_options options = GSYNC_OPTIONS_INIT;
-    options.bucket_bytes_max = bucket_bytes_max;
     REQUIRE_OK(gsync_comm_split(ctx->comm, 0, 0, &comm));
     ranks_model *model = ranks_model_new(ctx, counts, TENSORS, GSYNC_FLOAT32);
-    REQUIRE_OK(ranks_model_register(model, comm, &options));
+    REQUIRE_OK(ranks_model_register(model, comm, options));
     REQUIRE_OK(gsync_reducer_commit(model->reducer));
     if (ctx->rank == ctx->world - 1) {
         REQUIRE_EQ(pthread_create(&thread, NULL, abort_comm, comm), 0);
     }
-    CHECK_EQ(step_until_aborted(model), GSYNC_ERR_ABORTED);
+    CHECK_EQ(step_until_aborted(model, options->checks_writes == 0), GSYNC_ERR_ABORTED);
     CHECK_CONTAINS(gsync_last_error(), "from outside");
     if (ctx->rank == ctx->world - 1) {
         pthread_join(thread, NULL);
@@ -93,19 +91,32 @@ static void abort_somewhere(ranks_context *ctx, size_t bucket_bytes_max) {
     gsync_comm_destroy(&comm);
 }
 
-/* One gradient in each bucket: where ranks are threads, these are reduced in place. */
-static void a_bucket_torn_by_an_abort_is_told(ranks_context *ctx) {
+static void abort_many_times(ranks_context *ctx, const gsync_options *options) {
     for (int round = 0; round < ROUNDS && !ranks_has_failed(ctx); round++) {
-        abort_somewhere(ctx, 64);
+        abort_somewhere(ctx, options);
     }
 }
 
-/* Copied into the bucket and back: nothing is ever torn. */
-static void an_abort_leaves_packed_gradients_alone(ranks_context *ctx) {
-    for (int round = 0; round < ROUNDS && !ranks_has_failed(ctx); round++) {
-        abort_somewhere(ctx, SIZE_MAX);
-    }
+/* One gradient in each bucket: where ranks are threads, these are reduced in place. */
+static void a_bucket_torn_by_an_abort_is_told(ranks_context *ctx) {
+    gsync_options options = GSYNC_OPTIONS_INIT;
+    options.bucket_bytes_max = 64;
+    abort_many_times(ctx, &options);
+}
+
+/* All gradients in one: it goes through the ring, and each rank's share straight to where it belongs. */
+static void a_packed_bucket_torn_by_an_abort_is_told(ranks_context *ctx) {
+    gsync_options options = GSYNC_OPTIONS_INIT;
+    options.bucket_bytes_max = SIZE_MAX;
+    abort_many_times(ctx, &options);
+}
+
+static void an_abort_tears_nothing_that_is_held_back(ranks_context *ctx) {
+    gsync_options options = GSYNC_OPTIONS_INIT;
+    options.bucket_bytes_max = SIZE_MAX;
+    options.checks_writes = 1;
+    abort_many_times(ctx, &options);
 }
 
 RANKS_MAIN(RANKS_TEST(every_later_call_is_refused), RANKS_TEST(a_bucket_torn_by_an_abort_is_told),
-           RANKS_TEST(an_abort_leaves_packed_gradients_alone))
+           RANKS_TEST(a_packed_bucket_torn_by_an_abort_is_told), RANKS_TEST(an_abort_tears_nothing_that_is_held_back))

@@ -33,12 +33,13 @@ static uint64_t nothing(const bits_model *model) {
     return 0;
 }
 
+/* Of each element, on all ranks but the one that adds it up. */
 static uint64_t in_and_out(const bits_model *model) {
-    return 2 * model->bytes;
+    return 2 * model->bytes * (uint64_t)(model->ctx->world - 1);
 }
 
 static uint64_t only_between_processes(const bits_model *model) {
-    return model->ctx->transport == RANKS_MPI ? 2 * model->bytes : 0;
+    return model->ctx->transport == RANKS_MPI ? in_and_out(model) : 0;
 }
 
 static void take_steps(bits_model *model, const gsync_options *options, bits_place place, copied_function copied) {
@@ -54,7 +55,9 @@ static void take_steps(bits_model *model, const gsync_options *options, bits_pla
         REQUIRE_OK(bits_model_step(model, step % BITS_ROUNDS, &random, &info));
         CHECK_EQ(info.bytes_reduced, model->bytes);
         if (copied != NULL) {
-            CHECK_EQ(info.bytes_copied, copied(model));
+            int64_t sum = (int64_t)info.bytes_copied;
+            CHECK_OK(gsync_allreduce(model->ctx->comm, &sum, 1, GSYNC_INT64, GSYNC_SUM));
+            CHECK_EQ(sum, copied(model));
         }
         REQUIRE(!ranks_has_failed(model->ctx));
     }

@@ -177,6 +177,42 @@ static void scatters_into_rows_and_leaves_what_is_between_them(void **state) {
     }
 }
 
+/* ---- Ranges ------------------------------------------------------------------------------------------------------ */
+
+/* What a range brings is what the whole brings there, wherever the rows end. */
+static void expect_range(shape of, gsync_dtype dtype, gsync_dtype wire_dtype, size_t first, size_t count) {
+    static unsigned char whole[SPACE];
+    const size_t size = gsync_dtype_size(wire_dtype);
+    const gs_tensor tensor = tensor_of(of, dtype, SEED + first);
+    const gs_host_term term = {.tensor = &tensor, .has_tensor = true, .accumulator = accumulator, .factor = 3.0};
+    fill(accumulator, gs_dtype_wide(dtype), of.rows * of.columns, SEED + count);
+    gs_host_gather(whole, wire_dtype, &term);
+    gs_host_gather_range(wire, wire_dtype, &term, first, count);
+    assert_memory_equal(wire, whole + first * size, count * size);
+    expect_nothing_behind(count * size);
+
+    memset(wire, 0, sizeof wire);
+    gs_host_scatter_range(&tensor, first, count, wire, wire_dtype);
+    for (size_t i = 0; i < of.rows * of.columns; i++) {
+        const bool is_inside = i >= first && i - first < count;
+        const double before = element_of(&tensor, memory_before, i);
+        assert_true(element_of(&tensor, memory, i) == (is_inside ? 0.0 : before));
+    }
+}
+
+static void a_range_is_that_part_of_the_whole(void **state) {
+    (void)state;
+    seeded random = {SEED};
+    for (size_t trial = 0; trial < 40 * SHAPES; trial++) {
+        const shape of = shapes[trial % SHAPES];
+        const size_t total = of.rows * of.columns;
+        const size_t first = seeded_next(&random) % total;
+        const size_t count = 1 + seeded_next(&random) % (total - first);
+        const gsync_dtype dtype = dtypes[seeded_next(&random) % 4];
+        expect_range(of, dtype, trial % 2 == 0 ? dtype : gs_dtype_wide(dtype), first, count);
+    }
+}
+
 /* ---- Accumulating
  * ---------------------------------------------------------------------------------------------------- */
 
@@ -239,6 +275,7 @@ int main(void) {
         cmocka_unit_test(gathers_zeros_where_there_is_nothing),
         cmocka_unit_test(gathering_a_dense_tensor_into_its_own_memory_changes_nothing),
         cmocka_unit_test(scatters_into_rows_and_leaves_what_is_between_them),
+        cmocka_unit_test(a_range_is_that_part_of_the_whole),
         cmocka_unit_test(the_first_micro_batch_starts_the_accumulator_and_later_ones_add_to_it),
         cmocka_unit_test(every_bit_of_an_element_changes_the_hash_and_no_bit_between_rows_does),
         cmocka_unit_test(the_hash_knows_length_order_and_seed),

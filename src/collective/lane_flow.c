@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "collective/lane_internal.h"
+#include "collective/shard.h"
+
+/*
+ * Private data goes through rings in shared memory, a piece at a time, so that what is packed is still in the cache
+ * when it is added up, and what was added up when it is unpacked. A rank packs only what other ranks add up. Its own
+ * shard of a piece it reads, and the result it writes, where the trainer has it: of N ranks' S bytes, S / N are never
+ * copied.
+ *
+ * With several hosts the pieces' sums are kept for the exchange between hosts, and nothing is unpacked from the ring.
+ */
+
+typedef struct range {
+    size_t first;
+    size_t count;
+} range;
+
+static range piece_range(const gs_lane *lane, uint32_t piece) {
+    const size_t first = (size_t)piece * lane->flow.elements;
+    const size_t left = lane->operation.count - first;
+    return (range){first, left < lane->flow.elements ? left : lane->flow.elements};
+}
+
+static range own_shard(const gs_lane *lane, uint32_t piece) {
+    const range whole = piece_range(lane, piece);
+    range own;
+    gs_shard_split(whole.count, lane->group->local_count, lane->group->local_rank, &own.first, &own.count);
+    own.first += whole.first;
+    return own;
+}
+
+static unsigned char *own_place(const gs_lane *lane, size_t first) {
+    return gs_lane_place(lane, lane->group->local_rank, first);
+}
+
+/* Calls back for what lies before this rank's shard of the piece, and for what lies behind it. */
+static void visit_others(gs_lane *lane, uint32_t piece, void (*visit)(gs_lane *lane, range part)) {
+    const range whole = piece_range(lane, piece);
+    const range own = own_shard(lane, piece);
+    const size_t end = own.first + own.count;
+    visit(lane, (range){whole.first, own.first - whole.first});
+    visit(lane, (range){end, whole.first + whole.count - end});
+}
+
+/* ---- packing ---- */
+
+static void encode(gs_lane *lane, range part) {
+    const gs_lane_private *data = lane->operation.private_data;
+    if (part.count != 0) {
+        data->encode(data->owner, part.first, part.count, own_place(lane, part.first));
+    }
+}
+
+static void pack(gs_lane *lane) {
+    if (lane->operation.contributes) {
+        visit_others(lane, lane->flow.packed, encode);
+    }
+    lane->flow.packed++;
+}
+
+/* Before this rank arrives: its first piece is packed by then, or, where peers can reach the data, all of it. */
+void gs_lane_flow_start(gs_lane *lane) {
+    gs_lane_flow *flow = &lane->flow;
+    flow->elements = lane->shape.ring_bytes / GS_FLOW_DEPTH / gsync_dtype_size(lane->operation.dtype);
+    flow->count = (uint32_t)((lane->operation.count + flow->elements - 1) / flow->elements);
+    flow->packed = flow->count;
+    flow->added = 0;
+    flow->taken = 0;
+    if (lane->operation.private_data != NULL && flow->count != 0) {
+        flow->packed = 0;
+        pack(lane);
+    }
+    atomic_store(&gs_lane_own_flags(lane)->packed, flow->base + flow->packed);
+}
+
+/* ---- adding up ---- */
+
+/* The range's first elements that lie in a row in the trainer's memory, or a copy of all of them in the ring. */
+static unsigned char *open_run(gs_lane *lane, range *run, bool *is_copy) {
+    const gs_lane_private *data = lane->operation.private_data;
+    *is_copy = false;
+    if (data == NULL) {
+        return own_place(lane, run->first);
+    }
+    size_t count = run->count;
+    unsigned char *place = data->find(data->owner, run->first, &count);
+    if (place != NULL) {
+        run->count = count;
+        return place;
+    }
+    *is_copy = true;
+    if (lane->operation.contributes) {
+        encode(lane, *run);
+    }
+    return own_place(lane, run->first);
+}
+
+static void decode(gs_lane *lane, range part) {
+    const gs_lane_private *data = lane->operation.private_data;
+    if (part.count != 0) {
+        lane->outcome.is_data_touched = true;
+        data->decode(data->owner, part.first, part.count, own_place(lane, part.first));
+    }
+}
+
+static void add(gs_lane *lane) {
+    range left = own_shard(lane, lane->flow.added);
+    while (left.count != 0) {
+        range run = left;
+        bool is_copy;
+        unsigned char *mine = open_run(lane, &run, &is_copy);
+        gs_lane_sum_range(lane, run.first, run.count, mine);
+        if (is_copy && lane->group->host_count == 1) {
+            decode(lane, run);
+        }
+        left.first += run.count;
+        left.count -= run.count;
+    }
+    lane->flow.added++;
+}
+
+/* ---- progress ---- */
+
+/* A place in the ring is free once everybody has added up what was there, and it was unpacked. */
+static bool can_pack(const gs_lane *lane) {
+    const gs_lane_flow *flow = &lane->flow;
+    return flow->packed < flow->count && flow->packed - flow->taken < GS_FLOW_DEPTH;
+}
+
+static bool has_all(const gs_lane *lane, size_t flag_offset, uint32_t pieces) {
+    return pieces < lane->flow.count && gs_lane_all_reached(lane, flag_offset, lane->flow.base + pieces + 1);
+}
+
+static bool can_add(const gs_lane *lane) {
+    return has_all(lane, offsetof(gs_lane_flags, packed), lane->flow.added);
+}
+
+static bool can_take(const gs_lane *lane) {
+    return has_all(lane, offsetof(gs_lane_flags, added), lane->flow.taken);
+}
+
+static void take(gs_lane *lane) {
+    if (lane->operation.private_data != NULL && lane->group->host_count == 1) {
+        visit_others(lane, lane->flow.taken, decode);
+    }
+    lane->flow.taken++;
+}
+
+/* Adding comes first: others wait for it. */
+gsync_status gs_lane_flow_advance(gs_lane *lane, bool *moved, bool *is_through) {
+    gs_lane_flow *flow = &lane->flow;
+    gs_lane_flags *flags = gs_lane_own_flags(lane);
+    *moved = true;
+    if (can_add(lane)) {
+        GS_TRY(gs_lane_enter(lane));
+        add(lane);
+        gs_lane_leave(lane);
+        gs_lane_announce(lane, &flags->added, flow->base + flow->added);
+    } else if (can_pack(lane)) {
+        pack(lane);
+        gs_lane_announce(lane, &flags->packed, flow->base + flow->packed);
+    } else if (can_take(lane)) {
+        take(lane);
+    } else {
+        *moved = false;
+    }
+    *is_through = flow->taken == flow->count;
+    flow->base += *is_through ? flow->count : 0;
+    return GSYNC_OK;
+}
+
+bool gs_lane_flow_waits_for(const gs_lane *lane, int local_rank) {
+    const gs_lane_flow *flow = &lane->flow;
+    const gs_lane_flags *flags = &lane->shared->flags[local_rank];
+    return (flow->added < flow->count &&
+            !gs_lane_has_reached(atomic_load(&flags->packed), flow->base + flow->added + 1)) ||
+           (flow->taken < flow->count &&
+            !gs_lane_has_reached(atomic_load(&flags->added), flow->base + flow->taken + 1));
+}
+
+/* ---- several hosts ---- */
+
+/* What has to be decoded goes through the ring, where nothing is on its way any more. */
+static size_t narrow_run(gs_lane *lane, range left) {
+    const gs_lane_private *data = lane->operation.private_data;
+    const range piece = piece_range(lane, (uint32_t)(left.first / lane->flow.elements));
+    const size_t in_piece = piece.first + piece.count - left.first;
+    range run = left;
+    void *target = data->find(data->owner, run.first, &run.count);
+    if (target == NULL) {
+        run.count = left.count < in_piece ? left.count : in_piece;
+        target = own_place(lane, run.first);
+        gs_lane_narrow_range(lane, run.first, run.count, target);
+        decode(lane, run);
+    } else {
+        gs_lane_narrow_range(lane, run.first, run.count, target);
+    }
+    return run.count;
+}
+
+void gs_lane_take_host_sum(gs_lane *lane) {
+    range left = {0, lane->operation.count};
+    if (lane->operation.private_data == NULL) {
+        gs_lane_narrow_range(lane, 0, left.count, own_place(lane, 0));
+        return;
+    }
+    while (left.count != 0) {
+        const size_t done = narrow_run(lane, left);
+        left.first += done;
+        left.count -= done;
+    }
+}
