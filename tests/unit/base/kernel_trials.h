@@ -33,6 +33,7 @@ typedef struct trial {
     int target_count;
     bool is_in_place; /* targets are sources, as far as there are any */
     bool flushes;     /* subnormals, on the way in and out */
+    bool is_tame;     /* nothing that drowns the other elements of a sum */
     double scalar;    /* a divisor or factor */
 } trial;
 
@@ -50,13 +51,20 @@ static inline trial trial_of(int number, gsync_dtype dtype) {
     return it;
 }
 
-static inline uint32_t any_float(seeded *random) {
+/* In and around the range of halves. */
+static inline uint32_t tame_float(seeded *random) {
     const uint64_t bits = seeded_next(random);
-    const uint32_t sign_and_fraction = (uint32_t)(bits >> 32) & 0x807fffffu;
+    return ((uint32_t)(bits >> 32) & 0x807fffffu) | ((100u + (uint32_t)(bits >> 8) % 48) << 23);
+}
+
+static inline uint32_t any_float(seeded *random) {
+    const uint32_t tame = tame_float(random);
+    const uint32_t sign_and_fraction = tame & 0x807fffffu;
+    const uint64_t bits = seeded_next(random);
     switch (bits % 64) {
     case 0:
         return sign_and_fraction & 0x80000000u;
-    case 1: /* a NaN, quiet or not, or rarely infinity */
+    case 1: /* a NaN, quiet or not */
         return sign_and_fraction | 0x7f800000u;
     case 2:
         return (sign_and_fraction & 0x80000000u) | 0x7f800000u;
@@ -70,19 +78,24 @@ static inline uint32_t any_float(seeded *random) {
         return sign_and_fraction | ((254u - (uint32_t)(bits >> 8) % 4) << 23);
     case 8:
         return (uint32_t)(bits >> 32);
-    default: /* in and around the range of halves */
-        return sign_and_fraction | ((100u + (uint32_t)(bits >> 8) % 48) << 23);
+    case 9: /* in the middle between two halves */
+        return (tame & ~0x1fffu) | 0x1000u;
+    case 10: /* in the middle between two bfloats */
+        return (tame & ~0xffffu) | 0x8000u;
+    default:
+        return tame;
     }
 }
 
 /* The same kinds, with a wider exponent and a longer fraction. */
-static inline uint64_t any_double(seeded *random) {
-    const uint32_t of_float = any_float(random);
+static inline uint64_t any_double(seeded *random, bool is_tame) {
+    const uint32_t of_float = is_tame ? tame_float(random) : any_float(random);
     const uint64_t sign = (uint64_t)(of_float >> 31) << 63;
     const uint64_t exponent = (of_float >> 23) & 0xffu;
-    const uint64_t fraction = ((uint64_t)(of_float & 0x7fffffu) << 29) | (seeded_next(random) >> 35);
+    const uint64_t short_fraction = (uint64_t)(of_float & 0x7fffffu) << 29;
+    const uint64_t fraction = short_fraction == 0 ? 0 : short_fraction | (seeded_next(random) >> 35);
     const uint64_t wider = exponent == 0 ? 0 : (exponent >= 250 ? exponent + 1792 : exponent + 896);
-    return sign | (wider << 52) | ((of_float & 0x7fffffffu) == 0 || of_float << 1 == 0xff000000u ? 0 : fraction);
+    return sign | (wider << 52) | fraction;
 }
 
 /* ---- Buffers -------------------------------------------------------------------------------------------------------
@@ -117,10 +130,10 @@ static inline void *elements_of(const trial *it, int index) {
     unsigned char *const elements = buffer_of(it, gsync_dtype_size(it->dtype));
     for (size_t i = 0; i < it->count; i++) {
         if (it->dtype == GSYNC_FLOAT64) {
-            const uint64_t bits = any_double(&random);
+            const uint64_t bits = any_double(&random, it->is_tame);
             memcpy(elements + i * sizeof bits, &bits, sizeof bits);
         } else {
-            const uint32_t bits = any_float(&random);
+            const uint32_t bits = it->is_tame ? tame_float(&random) : any_float(&random);
             memcpy(elements + i * sizeof bits, &bits, sizeof bits);
         }
     }
