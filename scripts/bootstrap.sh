@@ -16,6 +16,7 @@ this is the same as cmake --workflow --preset demo, or test, clang, asan and tsa
 demo_packages="build-essential cmake ninja-build libopenmpi-dev openmpi-bin gnuplot-nox"
 test_packages="$demo_packages pkg-config libcmocka-dev libgloo-dev strace valgrind"
 test_packages="$test_packages clang clang-format-14 clang-tidy-14 cppcheck"
+test_packages="$test_packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static"
 
 is_installed() {
     [ "$(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
