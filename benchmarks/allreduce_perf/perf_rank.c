@@ -47,18 +47,20 @@ int64_t perf_clock_ns(void) {
  * Ranks leave a barrier one after another, and those that slept in it some 50 us later than those that did not. Timed
  * from there, a call of 1 us would show the barrier. So they agree on a moment that is still to come.
  */
-bool perf_rank_line_up(const perf_rank *self) {
+bool perf_rank_line_up(const perf_rank *self, int64_t *start_ns) {
     int64_t start = perf_clock_ns() + START_NS;
     if (!perf_rank_check(self, "lining up", gsync_allreduce(self->comm, &start, 1, GSYNC_INT64, GSYNC_MAX))) {
         return false;
     }
+    *start_ns = perf_clock_ns();
     if (!self->shares_clock || self->world == 1) {
         return true;
     }
     /* No rank can have asked for a moment further away than this: or the clocks are not common after all. */
-    if (start - perf_clock_ns() > START_NS) {
+    if (start - *start_ns > START_NS) {
         return true;
     }
+    *start_ns = start;
     while (perf_clock_ns() < start - SPIN_NS) {
         sched_yield();
     }

@@ -33,8 +33,9 @@ bool perf_rank_check_peer(const perf_rank *self, const perf_peer *peer, const ch
 /* Collective. Finds out rank, world and shares_clock from comm. */
 bool perf_rank_init(perf_rank *self);
 
-/* Collective. Returns when all ranks have called it; on one host they return at the same time. */
-bool perf_rank_line_up(const perf_rank *self);
+/* Collective. Returns when all ranks have called it; on one host they return at the same time. *start_ns: that moment,
+ * the same on all ranks of a host, also for one that had to wait for a processor and returns later. */
+bool perf_rank_line_up(const perf_rank *self, int64_t *start_ns);
 
 /* On a clock that nobody sets, common to the processes of a host. */
 int64_t perf_clock_ns(void);
