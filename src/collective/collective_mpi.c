@@ -4,18 +4,15 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "collective/lane.h"
+#include "collective/messages_mpi.h"
 #include "collective/shared_memory.h"
 
 #include <assert.h>
 #include <mpi.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-/* MPI counts are int. */
-static const size_t MESSAGE_BYTES_MAX = (size_t)1 << 30;
 
 typedef struct mpi_transport {
     MPI_Comm comm;  /* all ranks of the group */
@@ -29,13 +26,7 @@ typedef struct mpi_transport {
     int worst_status;
 } mpi_transport;
 
-/*
- * One MPI call at a time: callers' threads and the helpers of all communicators make them, and MPI_THREAD_SERIALIZED
- * counts the calls of a process. So there is one lock, as there is one MPI.
- */
-static pthread_mutex_t mpi_calls = PTHREAD_MUTEX_INITIALIZER;
-
-static gsync_status translate(int code, const char *call) {
+gsync_status gs_mpi_translate(int code, const char *call) {
     if (code == MPI_SUCCESS) {
         return GSYNC_OK;
     }
@@ -44,7 +35,7 @@ static gsync_status translate(int code, const char *call) {
     MPI_Error_string(code, text, &length);
     return gs_fail(GSYNC_ERR_TRANSPORT, "%s failed: %s", call, text);
 }
-#define TRY_MPI(call) GS_TRY(translate((call), #call))
+#define TRY_MPI(call) GS_TRY(gs_mpi_translate((call), #call))
 
 static bool is_finalized(void) {
     int flag = 0;
@@ -109,106 +100,10 @@ static gsync_status segment_create(void *transport, size_t bytes, gs_segment *se
 
 /* ---- messages between hosts ---- */
 
-struct gs_net {
-    mpi_transport *transport;
-    int tag;
-    MPI_Request *requests;
-    size_t capacity;
-    size_t count;
-};
-
-static gsync_status net_open(void *transport, uint32_t lane_id, gs_net **out) {
-    gs_net *net = NULL;
-    GS_TRY(gs_memory_new(&net, 1, sizeof *net, "messages"));
-    net->transport = transport;
-    net->transport->has_messages = true;
-    net->tag = (int)(lane_id % 32768u); /* every MPI offers tags up to 32767 */
-    *out = net;
-    return GSYNC_OK;
-}
-
-static gsync_status make_room(gs_net *net) {
-    return gs_memory_grow((void *)&net->requests, &net->capacity, net->count, sizeof *net->requests,
-                          "message requests");
-}
-
-static gsync_status post_piece(gs_net *net, const gs_net_transfer *transfer, size_t offset) {
-    const size_t left = transfer->bytes - offset;
-    const int bytes = (int)(left < MESSAGE_BYTES_MAX ? left : MESSAGE_BYTES_MAX);
-    unsigned char *buffer = (unsigned char *)transfer->buffer + offset;
-    GS_TRY(make_room(net));
-    MPI_Request *request = &net->requests[net->count];
-    if (transfer->is_send) {
-        TRY_MPI(MPI_Isend(buffer, bytes, MPI_BYTE, transfer->host, net->tag, net->transport->hosts, request));
-    } else {
-        TRY_MPI(MPI_Irecv(buffer, bytes, MPI_BYTE, transfer->host, net->tag, net->transport->hosts, request));
-    }
-    net->count++;
-    return GSYNC_OK;
-}
-
-static gsync_status post_all(gs_net *net, const gs_net_transfer *transfers, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        for (size_t offset = 0; offset < transfers[i].bytes; offset += MESSAGE_BYTES_MAX) {
-            GS_TRY(post_piece(net, &transfers[i], offset));
-        }
-    }
-    return GSYNC_OK;
-}
-
-static gsync_status check_alive(void) {
-    return is_finalized() ? gs_fail(GSYNC_ERR_STATE, "MPI_Finalize was called while ranks still communicate")
-                          : GSYNC_OK;
-}
-
-static gsync_status net_post(gs_net *net, const gs_net_transfer *transfers, size_t count) {
-    GS_TRY(check_alive());
-    pthread_mutex_lock(&mpi_calls);
-    net->count = 0;
-    const gsync_status status = post_all(net, transfers, count);
-    pthread_mutex_unlock(&mpi_calls);
-    return status;
-}
-
-static gsync_status net_test(gs_net *net, bool *is_done) {
-    GS_TRY(check_alive());
-    int flag = 0;
-    pthread_mutex_lock(&mpi_calls);
-    const int code = MPI_Testall((int)net->count, net->requests, &flag, MPI_STATUSES_IGNORE);
-    pthread_mutex_unlock(&mpi_calls);
-    GS_TRY(translate(code, "MPI_Testall"));
-    *is_done = flag != 0;
-    net->count = *is_done ? 0 : net->count;
-    return GSYNC_OK;
-}
-
-/* True if some request outlives a short wait; sends to a peer that hangs cannot be taken back. */
-static bool cancel_all(gs_net *net) {
-    for (size_t i = 0; i < net->count; i++) {
-        if (net->requests[i] != MPI_REQUEST_NULL) {
-            MPI_Cancel(&net->requests[i]);
-        }
-    }
-    int flag = net->count == 0;
-    const uint64_t limit = gs_clock_ns() + 100000000u;
-    while (!flag && gs_clock_ns() < limit) {
-        if (MPI_Testall((int)net->count, net->requests, &flag, MPI_STATUSES_IGNORE) != MPI_SUCCESS) {
-            break;
-        }
-    }
-    return !flag;
-}
-
-static bool net_close(gs_net *net) {
-    bool is_pinned = false;
-    if (!is_finalized()) {
-        pthread_mutex_lock(&mpi_calls);
-        is_pinned = cancel_all(net);
-        pthread_mutex_unlock(&mpi_calls);
-    }
-    gs_memory_free(net->requests);
-    gs_memory_free(net);
-    return is_pinned;
+static gsync_status net_open(void *pointer, uint32_t lane_id, gs_net **net) {
+    mpi_transport *transport = pointer;
+    transport->has_messages = true;
+    return gs_messages_open(&transport->hosts, lane_id, net);
 }
 
 /* ---- making a group ---- */
@@ -258,7 +153,7 @@ static gsync_status duplicate(MPI_Comm from, mpi_transport *transport) {
     MPI_Request request;
     TRY_MPI(MPI_Comm_idup(from, &transport->comm, &request));
     GS_TRY(wait_for_all(transport, &request));
-    return translate(MPI_Comm_set_errhandler(transport->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    return gs_mpi_translate(MPI_Comm_set_errhandler(transport->comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
 }
 
 /* All ranks return GSYNC_OK or none does. Between collective calls of MPI, which would wait for a rank that gave up. */
@@ -286,7 +181,7 @@ static gsync_status find_host_comm(MPI_Comm comm, uint32_t ranks_per_host, MPI_C
     const int part = ranks_per_host == 0 ? 0 : (int)((uint32_t)node_rank / ranks_per_host);
     const int code = MPI_Comm_split(node, part, rank, host);
     MPI_Comm_free(&node);
-    return translate(code, "MPI_Comm_split");
+    return gs_mpi_translate(code, "MPI_Comm_split");
 }
 
 /* Numbers the hosts in the order of their lowest ranks. first_of[r] is the lowest rank on r's host. */
@@ -350,9 +245,9 @@ static const gs_transport_ops mpi_ops = {
     .segment_settle = gs_shared_memory_settle,
     .segment_release = gs_shared_memory_release,
     .net_open = net_open,
-    .net_post = net_post,
-    .net_test = net_test,
-    .net_close = net_close,
+    .net_post = gs_messages_post,
+    .net_test = gs_messages_test,
+    .net_close = gs_messages_close,
     .split = split_group,
     .destroy = destroy,
 };
@@ -406,7 +301,7 @@ static gsync_status make_group(mpi_transport *transport, gsync_status own, const
     int world_size = 0;
     int *ints = NULL;
     gs_group *group = NULL;
-    gsync_status status = translate(MPI_Comm_size(transport->comm, &world_size), "MPI_Comm_size");
+    gsync_status status = gs_mpi_translate(MPI_Comm_size(transport->comm, &world_size), "MPI_Comm_size");
     if (own == GSYNC_OK && status == GSYNC_OK) {
         status = gs_memory_new(&ints, 2 * (size_t)world_size, sizeof *ints, "hosts");
     }
@@ -466,7 +361,7 @@ static gsync_status make_part(gs_group *parent, mpi_transport *transport, int co
     const int code = MPI_Comm_split(from->comm, color < 0 ? MPI_UNDEFINED : color, key, &transport->comm);
     if (code != MPI_SUCCESS || transport->comm == MPI_COMM_NULL) {
         destroy(transport);
-        return translate(code, "MPI_Comm_split");
+        return gs_mpi_translate(code, "MPI_Comm_split");
     }
     MPI_Comm_set_errhandler(transport->comm, MPI_ERRORS_RETURN);
     const gs_mpi_settings settings = {

@@ -2,7 +2,8 @@
 #ifndef GS_COLLECTIVE_COLLECTIVE_MPI_H
 #define GS_COLLECTIVE_COLLECTIVE_MPI_H
 
-/* Ranks that are MPI processes. The only file that speaks to MPI is collective_mpi.c; this header names no MPI type. */
+/* Ranks that are MPI processes. Only collective_mpi.c and messages_mpi.c speak to MPI; this header names no MPI type.
+ */
 
 #include "collective/group.h"
 
@@ -14,6 +15,9 @@ typedef struct gs_mpi_settings {
 
 /* Initialises MPI if nobody has, and arranges for MPI_Finalize at exit in that case. */
 gsync_status gs_mpi_ensure_initialized(void);
+
+/* What MPI's code means, GSYNC_OK or GSYNC_ERR_TRANSPORT with MPI's own words. */
+gsync_status gs_mpi_translate(int code, const char *call);
 
 /* MPI is initialised and not yet finalised. */
 bool gs_mpi_is_running(void);

@@ -34,6 +34,11 @@ typedef struct gs_net_transfer {
     bool is_send;
 } gs_net_transfer;
 
+/* Messages of a stream between two hosts arrive in the order of posting, whatever the other streams do. Of parts and
+ * sums several posts may be under way, each in a slot of its own. */
+typedef enum gs_net_stream { GS_NET_WHOLE, GS_NET_PARTS, GS_NET_SUMS, GS_NET_STREAMS } gs_net_stream;
+enum { GS_NET_WINDOW = 8 };
+
 typedef struct gs_group gs_group;
 typedef struct gs_net gs_net; /* the messages of one lane; NULL on one host */
 
@@ -51,11 +56,12 @@ typedef struct gs_transport_ops {
     /* Every rank on its own, at any time. */
     void (*segment_release)(gs_segment *segment);
 
-    /* Messages, only used where a group has several hosts. net_post starts count transfers; the previous ones are
-     * complete. net_test never waits. Messages of one lane between two hosts arrive in the order of posting. */
+    /* Messages, only used where a group has several hosts. net_post starts count transfers; those posted before in this
+     * slot are complete. net_test never waits. */
     gsync_status (*net_open)(void *transport, uint32_t lane_id, gs_net **net);
-    gsync_status (*net_post)(gs_net *net, const gs_net_transfer *transfers, size_t count);
-    gsync_status (*net_test)(gs_net *net, bool *is_done);
+    gsync_status (*net_post)(gs_net *net, gs_net_stream stream, uint32_t slot, const gs_net_transfer *transfers,
+                             size_t count);
+    gsync_status (*net_test)(gs_net *net, gs_net_stream stream, uint32_t slot, bool *is_done);
     /* Cancels what is pending. True: the messages' memory may still be touched, so it must not be freed. */
     bool (*net_close)(gs_net *net);
 

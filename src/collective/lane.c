@@ -64,11 +64,10 @@ static void write_mail(gs_lane *lane) {
  */
 static void catch_up(gs_lane *lane) {
     const uint32_t last = lane->sequence - 1;
-    atomic_store_explicit(&gs_lane_own_flags(lane)->summed, last, memory_order_relaxed);
     atomic_store_explicit(&gs_lane_own_flags(lane)->finished, last, memory_order_relaxed);
     if (gs_lane_is_first(lane) && lane->group->host_count > 1) {
         atomic_store_explicit(&lane->shared->headers_known, last, memory_order_relaxed);
-        atomic_store_explicit(&lane->shared->result_known, last, memory_order_relaxed);
+        atomic_store_explicit(&lane->shared->mail_known, last, memory_order_relaxed);
     }
 }
 
@@ -115,34 +114,22 @@ static bool is_known(const gs_lane *lane, const _Atomic uint32_t *flag) {
     return gs_lane_has_reached(atomic_load(flag), lane->sequence);
 }
 
-/* This host's part of the sum is complete, as far as this rank goes. */
-static void wait_for_hosts(gs_lane *lane) {
-    announce(lane, &gs_lane_own_flags(lane)->summed);
-    lane->stage = gs_lane_is_first(lane) ? GS_LANE_SUMMING : GS_LANE_WAIT_RESULT;
-}
-
 static gsync_status sum_shard(gs_lane *lane) {
     GS_TRY(gs_lane_enter(lane));
     gs_lane_sum_shard(lane);
     gs_lane_leave(lane);
-    if (lane->group->host_count > 1) {
-        wait_for_hosts(lane);
-    } else {
-        announce(lane, &gs_lane_own_flags(lane)->finished);
-        lane->stage = GS_LANE_FINISHING;
-    }
+    announce(lane, &gs_lane_own_flags(lane)->finished);
+    lane->stage = GS_LANE_FINISHING;
     return GSYNC_OK;
 }
 
 static gsync_status flow(gs_lane *lane, bool *moved) {
     bool is_through;
     GS_TRY(gs_lane_flow_advance(lane, moved, &is_through));
-    if (is_through && lane->group->host_count > 1) {
-        wait_for_hosts(lane);
-    } else if (is_through) {
+    if (is_through) {
         lane->stage = GS_LANE_IDLE;
+        *moved = true;
     }
-    *moved = *moved || is_through;
     return GSYNC_OK;
 }
 
@@ -154,10 +141,10 @@ static gsync_status start_data(gs_lane *lane) {
         return GSYNC_OK;
     }
     if (lane->operation.kind == GS_LANE_GATHER) {
-        lane->stage = gs_lane_is_first(lane) ? GS_LANE_NET_MAIL : GS_LANE_WAIT_RESULT;
+        lane->stage = gs_lane_is_first(lane) ? GS_LANE_NET_MAIL : GS_LANE_WAIT_MAIL;
         return gs_lane_is_first(lane) ? gs_lane_send_mail(lane) : GSYNC_OK;
     }
-    if (gs_lane_is_flowing(lane)) {
+    if (!is_alone || gs_lane_has_private(lane)) {
         lane->stage = GS_LANE_FLOWING;
         return GSYNC_OK;
     }
@@ -174,34 +161,19 @@ static gsync_status judge_and_start(gs_lane *lane) {
     return start_data(lane);
 }
 
-/* Mail, or the sum over all hosts, has come. The sum is not overwritten before all ranks have arrived at the next
- * operation, and so have taken it. */
-static void use_result(gs_lane *lane) {
-    if (lane->operation.kind == GS_LANE_REDUCE) {
-        gs_lane_take_host_sum(lane);
-    }
-    lane->stage = GS_LANE_IDLE;
-}
-
 /* The stages in which the host's first rank waits for messages. */
 static gsync_status advance_net(gs_lane *lane, bool *moved) {
-    GS_TRY(lane->group->ops->net_test(lane->net, moved));
+    GS_TRY(lane->group->ops->net_test(lane->net, GS_NET_WHOLE, 0, moved));
     if (!*moved) {
         return GSYNC_OK;
     }
-    switch (lane->stage) {
-    case GS_LANE_NET_HEADERS:
+    if (lane->stage == GS_LANE_NET_HEADERS) {
         announce(lane, &lane->shared->headers_known);
         return judge_and_start(lane);
-    case GS_LANE_NET_SHARDS:
-        gs_lane_add_shards(lane);
-        lane->stage = GS_LANE_NET_SUMS;
-        return gs_lane_send_sums(lane);
-    default:
-        announce(lane, &lane->shared->result_known);
-        use_result(lane);
-        return GSYNC_OK;
     }
+    announce(lane, &lane->shared->mail_known);
+    lane->stage = GS_LANE_IDLE;
+    return GSYNC_OK;
 }
 
 static gsync_status advance(gs_lane *lane, bool *moved) {
@@ -223,15 +195,9 @@ static gsync_status advance(gs_lane *lane, bool *moved) {
             return judge_and_start(lane);
         }
         break;
-    case GS_LANE_SUMMING:
-        if (ALL_REACHED(lane, summed)) {
-            lane->stage = GS_LANE_NET_SHARDS;
-            return gs_lane_send_shards(lane);
-        }
-        break;
-    case GS_LANE_WAIT_RESULT:
-        if (is_known(lane, &lane->shared->result_known)) {
-            use_result(lane);
+    case GS_LANE_WAIT_MAIL:
+        if (is_known(lane, &lane->shared->mail_known)) {
+            lane->stage = GS_LANE_IDLE;
             return GSYNC_OK;
         }
         break;

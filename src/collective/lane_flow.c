@@ -8,7 +8,8 @@
  * shard of a piece it reads, and the result it writes, where the trainer has it: of N ranks' S bytes, S / N are never
  * copied.
  *
- * With several hosts the pieces' sums are kept for the exchange between hosts, and nothing is unpacked from the ring.
+ * With several hosts a piece's sum goes to where the exchange between hosts finds it, and every rank takes the result
+ * from there. It is not overwritten before all ranks have arrived at the next operation, and so have taken it.
  */
 
 typedef struct range {
@@ -16,10 +17,20 @@ typedef struct range {
     size_t count;
 } range;
 
+void gs_lane_piece(const gs_lane *lane, uint32_t piece, size_t *first, size_t *count) {
+    *first = (size_t)piece * lane->flow.elements;
+    const size_t left = lane->operation.count - *first;
+    *count = left < lane->flow.elements ? left : lane->flow.elements;
+}
+
 static range piece_range(const gs_lane *lane, uint32_t piece) {
-    const size_t first = (size_t)piece * lane->flow.elements;
-    const size_t left = lane->operation.count - first;
-    return (range){first, left < lane->flow.elements ? left : lane->flow.elements};
+    range whole;
+    gs_lane_piece(lane, piece, &whole.first, &whole.count);
+    return whole;
+}
+
+static bool has_hosts(const gs_lane *lane) {
+    return lane->group->host_count > 1;
 }
 
 static range own_shard(const gs_lane *lane, uint32_t piece) {
@@ -62,10 +73,14 @@ static void pack(gs_lane *lane) {
 /* Before this rank arrives: its first piece is packed by then, or, where peers can reach the data, all of it. */
 void gs_lane_flow_start(gs_lane *lane) {
     gs_lane_flow *flow = &lane->flow;
-    flow->elements = lane->shape.ring_bytes / GS_FLOW_DEPTH / gsync_dtype_size(lane->operation.dtype);
+    flow->elements = lane->shape.ring_bytes / GS_FLOW_PLACES / gsync_dtype_size(lane->operation.dtype);
     flow->count = (uint32_t)((lane->operation.count + flow->elements - 1) / flow->elements);
     flow->packed = flow->count;
     flow->added = 0;
+    flow->cleared = 0;
+    flow->sent = 0;
+    flow->united = 0;
+    flow->known = 0;
     flow->taken = 0;
     if (lane->operation.private_data != NULL && flow->count != 0) {
         flow->packed = 0;
@@ -96,11 +111,15 @@ static unsigned char *open_run(gs_lane *lane, range *run, bool *is_copy) {
     return own_place(lane, run->first);
 }
 
-static void decode(gs_lane *lane, range part) {
+static void decode_from(gs_lane *lane, range part, const void *wire) {
     const gs_lane_private *data = lane->operation.private_data;
+    lane->outcome.is_data_touched = true;
+    data->decode(data->owner, part.first, part.count, wire);
+}
+
+static void decode(gs_lane *lane, range part) {
     if (part.count != 0) {
-        lane->outcome.is_data_touched = true;
-        data->decode(data->owner, part.first, part.count, own_place(lane, part.first));
+        decode_from(lane, part, own_place(lane, part.first));
     }
 }
 
@@ -111,7 +130,7 @@ static void add(gs_lane *lane) {
         bool is_copy;
         unsigned char *mine = open_run(lane, &run, &is_copy);
         gs_lane_sum_range(lane, run.first, run.count, mine);
-        if (is_copy && lane->group->host_count == 1) {
+        if (is_copy && !has_hosts(lane)) {
             decode(lane, run);
         }
         left.first += run.count;
@@ -120,16 +139,53 @@ static void add(gs_lane *lane) {
     lane->flow.added++;
 }
 
+/* ---- taking the result ---- */
+
+/* What has to be decoded is narrowed into the place in the ring that no piece is in. */
+static size_t narrow_run(gs_lane *lane, range left) {
+    const gs_lane_private *data = lane->operation.private_data;
+    range run = left;
+    void *target = data != NULL ? data->find(data->owner, run.first, &run.count) : own_place(lane, run.first);
+    if (target != NULL) {
+        gs_lane_narrow_range(lane, run.first, run.count, target);
+        return run.count;
+    }
+    const size_t piece_bytes = lane->flow.elements * gsync_dtype_size(lane->operation.dtype);
+    target = lane->rings + (size_t)lane->group->local_rank * lane->ring_stride + GS_FLOW_DEPTH * piece_bytes;
+    gs_lane_narrow_range(lane, left.first, left.count, target);
+    decode_from(lane, left, target);
+    return left.count;
+}
+
+static void take_from_hosts(gs_lane *lane) {
+    range left = piece_range(lane, lane->flow.taken);
+    while (left.count != 0) {
+        const size_t done = narrow_run(lane, left);
+        left.first += done;
+        left.count -= done;
+    }
+}
+
+static void take(gs_lane *lane) {
+    if (has_hosts(lane)) {
+        take_from_hosts(lane);
+    } else if (lane->operation.private_data != NULL) {
+        visit_others(lane, lane->flow.taken, decode);
+    }
+    lane->flow.taken++;
+}
+
 /* ---- progress ---- */
+
+static bool has_all(const gs_lane *lane, size_t flag_offset, uint32_t pieces) {
+    return pieces < lane->flow.count && gs_lane_all_reached(lane, flag_offset, lane->flow.base + pieces + 1);
+}
 
 /* A place in the ring is free once everybody has added up what was there, and it was unpacked. */
 static bool can_pack(const gs_lane *lane) {
     const gs_lane_flow *flow = &lane->flow;
-    return flow->packed < flow->count && flow->packed - flow->taken < GS_FLOW_DEPTH;
-}
-
-static bool has_all(const gs_lane *lane, size_t flag_offset, uint32_t pieces) {
-    return pieces < lane->flow.count && gs_lane_all_reached(lane, flag_offset, lane->flow.base + pieces + 1);
+    const uint32_t freed = has_hosts(lane) ? flow->cleared : flow->taken;
+    return flow->packed < flow->count && flow->packed - freed < GS_FLOW_DEPTH;
 }
 
 static bool can_add(const gs_lane *lane) {
@@ -137,18 +193,24 @@ static bool can_add(const gs_lane *lane) {
 }
 
 static bool can_take(const gs_lane *lane) {
-    return has_all(lane, offsetof(gs_lane_flags, added), lane->flow.taken);
+    const gs_lane_flow *flow = &lane->flow;
+    if (has_hosts(lane)) {
+        return flow->taken < flow->count &&
+               gs_lane_has_reached(atomic_load(&lane->shared->pieces_known), flow->base + flow->taken + 1);
+    }
+    return flow->taken < flow->cleared;
 }
 
-static void take(gs_lane *lane) {
-    if (lane->operation.private_data != NULL && lane->group->host_count == 1) {
-        visit_others(lane, lane->flow.taken, decode);
+static bool clear(gs_lane *lane) {
+    const uint32_t before = lane->flow.cleared;
+    while (has_all(lane, offsetof(gs_lane_flags, added), lane->flow.cleared)) {
+        lane->flow.cleared++;
     }
-    lane->flow.taken++;
+    return lane->flow.cleared != before;
 }
 
 /* Adding comes first: others wait for it. */
-gsync_status gs_lane_flow_advance(gs_lane *lane, bool *moved, bool *is_through) {
+static gsync_status advance_here(gs_lane *lane, bool *moved) {
     gs_lane_flow *flow = &lane->flow;
     gs_lane_flags *flags = gs_lane_own_flags(lane);
     *moved = true;
@@ -165,49 +227,37 @@ gsync_status gs_lane_flow_advance(gs_lane *lane, bool *moved, bool *is_through) 
     } else {
         *moved = false;
     }
+    return GSYNC_OK;
+}
+
+gsync_status gs_lane_flow_advance(gs_lane *lane, bool *moved, bool *is_through) {
+    gs_lane_flow *flow = &lane->flow;
+    const bool has_cleared = clear(lane);
+    bool has_exchanged = false;
+    if (has_hosts(lane) && gs_lane_is_first(lane)) {
+        GS_TRY(gs_lane_exchange_advance(lane, &has_exchanged));
+    }
+    GS_TRY(advance_here(lane, moved));
+    *moved = *moved || has_cleared || has_exchanged;
     *is_through = flow->taken == flow->count;
     flow->base += *is_through ? flow->count : 0;
     return GSYNC_OK;
 }
 
+/* ---- who is late ---- */
+
+bool gs_lane_flow_waits_for_hosts(const gs_lane *lane) {
+    return has_hosts(lane) && lane->flow.taken < lane->flow.cleared;
+}
+
 bool gs_lane_flow_waits_for(const gs_lane *lane, int local_rank) {
     const gs_lane_flow *flow = &lane->flow;
     const gs_lane_flags *flags = &lane->shared->flags[local_rank];
+    if (gs_lane_flow_waits_for_hosts(lane) && local_rank == 0) {
+        return !gs_lane_is_first(lane); /* it speaks with the other hosts */
+    }
     return (flow->added < flow->count &&
             !gs_lane_has_reached(atomic_load(&flags->packed), flow->base + flow->added + 1)) ||
-           (flow->taken < flow->count &&
-            !gs_lane_has_reached(atomic_load(&flags->added), flow->base + flow->taken + 1));
-}
-
-/* ---- several hosts ---- */
-
-/* What has to be decoded goes through the ring, where nothing is on its way any more. */
-static size_t narrow_run(gs_lane *lane, range left) {
-    const gs_lane_private *data = lane->operation.private_data;
-    const range piece = piece_range(lane, (uint32_t)(left.first / lane->flow.elements));
-    const size_t in_piece = piece.first + piece.count - left.first;
-    range run = left;
-    void *target = data->find(data->owner, run.first, &run.count);
-    if (target == NULL) {
-        run.count = left.count < in_piece ? left.count : in_piece;
-        target = own_place(lane, run.first);
-        gs_lane_narrow_range(lane, run.first, run.count, target);
-        decode(lane, run);
-    } else {
-        gs_lane_narrow_range(lane, run.first, run.count, target);
-    }
-    return run.count;
-}
-
-void gs_lane_take_host_sum(gs_lane *lane) {
-    range left = {0, lane->operation.count};
-    if (lane->operation.private_data == NULL) {
-        gs_lane_narrow_range(lane, 0, left.count, own_place(lane, 0));
-        return;
-    }
-    while (left.count != 0) {
-        const size_t done = narrow_run(lane, left);
-        left.first += done;
-        left.count -= done;
-    }
+           (flow->cleared < flow->count &&
+            !gs_lane_has_reached(atomic_load(&flags->added), flow->base + flow->cleared + 1));
 }

@@ -29,7 +29,6 @@ typedef struct gs_lane_header {
 /* The number of the last operation for which a rank of this host has reached a point. Written by that rank only. */
 typedef struct gs_lane_flags {
     _Alignas(128) _Atomic uint32_t arrived; /* its header can be read */
-    _Atomic uint32_t summed;                /* several hosts: its shard of the host's sum is complete */
     _Atomic uint32_t finished;              /* its shard of the result is in every slot of this host */
     _Atomic uint32_t packed;                /* these count pieces, see gs_lane_flow: can be read by others */
     _Atomic uint32_t added;                 /* its shard of the piece's sum is where it belongs */
@@ -40,35 +39,38 @@ typedef struct gs_lane_flags {
 typedef struct gs_lane_shared {
     gs_abort_box abort_box;
     _Alignas(128) _Atomic uint32_t headers_known; /* several hosts: those of other hosts are here too */
-    _Atomic uint32_t result_known;                /* several hosts: mail, or the sum over hosts, is here */
+    _Atomic uint32_t mail_known;                  /* several hosts: mail of other hosts is here */
+    _Atomic uint32_t pieces_known;                /* several hosts: counts pieces whose sum over hosts is here */
     gs_lane_flags flags[];                        /* one per rank of the host */
 } gs_lane_shared;
 
 typedef enum gs_lane_stage {
     GS_LANE_IDLE,
     GS_LANE_ARRIVING,     /* ranks of this host are still to come */
-    GS_LANE_FLOWING,      /* pieces are on their way between ranks of this host */
+    GS_LANE_FLOWING,      /* pieces are on their way between ranks, and between hosts */
     GS_LANE_NET_HEADERS,  /* the host's first rank exchanges headers with the other hosts' */
     GS_LANE_WAIT_HEADERS, /* the others wait for it */
-    GS_LANE_SUMMING,      /* first rank: shards of the host's sum are still to come */
-    GS_LANE_NET_SHARDS,   /* first rank: each host's part of every other host's sum travels */
-    GS_LANE_NET_SUMS,     /* first rank: finished parts travel back */
     GS_LANE_NET_MAIL,     /* first rank: mail travels */
-    GS_LANE_WAIT_RESULT,  /* the others wait for it */
+    GS_LANE_WAIT_MAIL,    /* the others wait for it */
     GS_LANE_FINISHING     /* ranks of this host are still writing into slots */
 } gs_lane_stage;
 
 /*
- * How far a REDUCE with private data is. It goes in pieces, of which each rank's ring holds GS_FLOW_DEPTH: while one is
- * being added up the next is packed, and the one before unpacked.
+ * How far a REDUCE with private data, or between hosts, is. It goes in pieces, of which each rank's ring holds
+ * GS_FLOW_DEPTH: while one is being added up the next is packed, and the one before unpacked. One more place in the
+ * ring is for this rank alone.
  */
-enum { GS_FLOW_DEPTH = 3 };
+enum { GS_FLOW_DEPTH = 3, GS_FLOW_PLACES = GS_FLOW_DEPTH + 1 };
 typedef struct gs_lane_flow {
     uint32_t base; /* pieces of all operations before: flags count on from one operation to the next */
     uint32_t count;
     size_t elements; /* of a piece; the last one may have less */
     uint32_t packed; /* pieces done by this rank */
     uint32_t added;
+    uint32_t cleared; /* added by all ranks of the host */
+    uint32_t sent;    /* first rank of several hosts: on their way to other hosts */
+    uint32_t united;  /* first rank of several hosts: added up over hosts, and on their way back */
+    uint32_t known;   /* first rank of several hosts: back */
     uint32_t taken;
 } gs_lane_flow;
 
@@ -88,7 +90,8 @@ struct gs_lane {
     size_t ring_stride;
     gs_lane_flow flow;
     unsigned char *host_sum; /* several hosts: the sum over this host's ranks, then over all, in the wide type */
-    unsigned char *received; /* first rank of several hosts: other hosts' parts; private */
+    unsigned char *received; /* first rank of several hosts: other hosts' parts; private; one per host and slot */
+    size_t received_stride;
     gs_net_transfer *transfers;
     gs_net *net;
     const void **sources; /* scratch of max(local_count, host_count) */
@@ -122,9 +125,10 @@ void gs_lane_describe(const gs_lane_topic *topic, char *text, size_t size);
 /* lane_between_hosts.c: each starts messages of the host's first rank. */
 gsync_status gs_lane_send_headers(gs_lane *lane);
 gsync_status gs_lane_send_mail(gs_lane *lane);
-gsync_status gs_lane_send_shards(gs_lane *lane);
-void gs_lane_add_shards(gs_lane *lane);
-gsync_status gs_lane_send_sums(gs_lane *lane);
+
+/* lane_exchange.c: the first rank moves pieces between hosts. */
+gsync_status gs_lane_exchange_advance(gs_lane *lane, bool *moved);
+size_t gs_lane_add_transfer(gs_lane *lane, size_t n, int host, void *buffer, size_t bytes, bool is_send);
 
 /* lane_reduce.c: this rank's shard of everybody's data. */
 void gs_lane_sum_shard(gs_lane *lane);
@@ -132,7 +136,7 @@ void gs_lane_sum_shard(gs_lane *lane);
 void gs_lane_sum_range(gs_lane *lane, size_t first, size_t count, void *mine);
 /* The host's sum, or the sum over hosts, from element `first` on, as the result in `target`. */
 void gs_lane_narrow_range(gs_lane *lane, size_t first, size_t count, void *target);
-bool gs_lane_is_flowing(const gs_lane *lane);
+bool gs_lane_has_private(const gs_lane *lane);
 /* Where another rank of this host has, or will get, elements from `first` on. */
 unsigned char *gs_lane_place(const gs_lane *lane, int local_rank, size_t first);
 
@@ -140,8 +144,8 @@ unsigned char *gs_lane_place(const gs_lane *lane, int local_rank, size_t first);
 void gs_lane_flow_start(gs_lane *lane);
 gsync_status gs_lane_flow_advance(gs_lane *lane, bool *moved, bool *is_through);
 bool gs_lane_flow_waits_for(const gs_lane *lane, int local_rank);
-/* The sum over hosts is known: writes it into this rank's data. */
-void gs_lane_take_host_sum(gs_lane *lane);
+bool gs_lane_flow_waits_for_hosts(const gs_lane *lane);
+void gs_lane_piece(const gs_lane *lane, uint32_t piece, size_t *first, size_t *count);
 
 /* lane.c */
 void gs_lane_announce(gs_lane *lane, _Atomic uint32_t *flag, uint32_t value);

@@ -50,7 +50,7 @@ static lane_layout lay_out(const gs_lane_shape *shape, int local_count, int worl
 size_t gs_lane_ring_bytes(size_t bytes_max) {
     /* All pieces of a rank's ring, and what is packed into them, fit into the second-level cache. */
     const size_t piece_max = 128 * 1024;
-    return GS_FLOW_DEPTH * (bytes_max < piece_max ? round_up(bytes_max + 1) : piece_max);
+    return GS_FLOW_PLACES * (bytes_max < piece_max ? round_up(bytes_max + 1) : piece_max);
 }
 
 size_t gs_lane_memory_bytes(const gs_lane_shape *shape, int local_count, int world_size, int host_count) {
@@ -91,11 +91,15 @@ static void close_and_free(gs_lane *lane) {
     gs_memory_free(lane);
 }
 
+static size_t received_bytes(const gs_lane *lane) {
+    return (size_t)GS_NET_WINDOW * (size_t)lane->group->host_count * lane->received_stride;
+}
+
 static gsync_status allocate_network(gs_lane *lane, uint32_t lane_id) {
     const gs_group *group = lane->group;
-    /* A part per host, each up to a line of elements longer than its share. */
-    const size_t parts = lane->shape.reduce_bytes_max + (size_t)group->host_count * 64u * sizeof(double);
-    GS_TRY(gs_memory_new_aligned(&lane->received, parts, "parts received from other hosts"));
+    /* A piece as the ring holds it, and as wide as its smallest elements become. */
+    lane->received_stride = lane->shape.ring_bytes / GS_FLOW_PLACES * sizeof(int64_t);
+    GS_TRY(gs_memory_new_aligned(&lane->received, received_bytes(lane), "parts received from other hosts"));
     GS_TRY(gs_memory_new(&lane->transfers, 2u * (size_t)group->world_size * (size_t)group->host_count,
                          sizeof *lane->transfers, "messages between hosts"));
     return group->ops->net_open(group->transport, lane_id, &lane->net);

@@ -10,7 +10,7 @@ static size_t element_size(const gs_lane *lane) {
     return gsync_dtype_size(lane->operation.dtype);
 }
 
-bool gs_lane_is_flowing(const gs_lane *lane) {
+bool gs_lane_has_private(const gs_lane *lane) {
     for (int i = 0; i < lane->group->local_count; i++) {
         if (local_header(lane, i)->is_private != 0) {
             return true;

@@ -9,8 +9,6 @@
 static uint32_t flag_of(const gs_lane *lane, int local_rank) {
     const gs_lane_flags *flags = &lane->shared->flags[local_rank];
     switch (lane->stage) {
-    case GS_LANE_SUMMING:
-        return atomic_load(&flags->summed);
     case GS_LANE_FINISHING:
         return atomic_load(&flags->finished);
     default:
@@ -21,13 +19,12 @@ static uint32_t flag_of(const gs_lane *lane, int local_rank) {
 static bool is_missing(const gs_lane *lane, int local_rank) {
     switch (lane->stage) {
     case GS_LANE_ARRIVING:
-    case GS_LANE_SUMMING:
     case GS_LANE_FINISHING:
         return !gs_lane_has_reached(flag_of(lane, local_rank), lane->sequence);
     case GS_LANE_FLOWING:
         return gs_lane_flow_waits_for(lane, local_rank);
     case GS_LANE_WAIT_HEADERS:
-    case GS_LANE_WAIT_RESULT:
+    case GS_LANE_WAIT_MAIL:
         return local_rank == 0; /* it speaks with the other hosts */
     default:
         return false;
@@ -88,10 +85,14 @@ static void list_missing(const gs_lane *lane, rank_list *list) {
     }
     switch (lane->stage) {
     case GS_LANE_ARRIVING:
-    case GS_LANE_FLOWING:
-    case GS_LANE_SUMMING:
     case GS_LANE_FINISHING:
         return;
+    case GS_LANE_FLOWING:
+        if (!gs_lane_flow_waits_for_hosts(lane)) {
+            return;
+        }
+        append_other_hosts(lane, list);
+        break;
     default:
         append_other_hosts(lane, list);
     }

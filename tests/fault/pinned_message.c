@@ -19,17 +19,29 @@ static gsync_comm *make_two_hosts(const ranks_context *ctx) {
     return comm;
 }
 
-/* What gsync_broadcast does, but by hand, so that this rank can stop in the middle. */
+static gsync_status see_nothing(gs_net *net, gs_net_stream stream, uint32_t slot, bool *is_done) {
+    (void)net, (void)stream, (void)slot;
+    *is_done = false;
+    return GSYNC_OK;
+}
+
+/* What gsync_broadcast does, but by hand, so that this rank can stop in the middle: it has sent its header, and not yet
+ * looked for the others'. */
 static void start_broadcast(gsync_comm *comm) {
     bool is_done;
     bool did_work;
+    const gs_transport_ops *ops = comm->group->ops;
+    gs_transport_ops deaf = *ops;
+    deaf.net_test = see_nothing;
     const gs_lane_operation operation = {
         .kind = GS_LANE_GATHER,
         .topic = {.what = "broadcast", .total = BYTES},
         .dtype = GSYNC_UINT8,
     };
+    comm->group->ops = &deaf;
     CHECK_OK(gs_lane_post(comm->group->control, &operation));
     CHECK_OK(gs_lane_progress(comm->group->control, &is_done, &did_work));
+    comm->group->ops = ops;
 }
 
 static void go_on(gsync_comm *comm) {
