@@ -1,0 +1,59 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# What idle_cost prints, on 2 ranks. Times are not looked at.
+#
+#   test_idle_cost.sh threads PROGRAM
+#   test_idle_cost.sh mpi     PROGRAM MPIRUN...      MPIRUN... already holds the number of ranks
+set -eu
+
+transport=$1
+program=$2
+shift 2
+launcher=$*
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+    echo "FAILED: $1"
+    cat "$work/output"
+    exit 1
+}
+
+# run STATUS COMMAND...
+run() {
+    expected=$1
+    shift
+    status=0
+    "$@" >"$work/output" 2>&1 || status=$?
+    [ "$status" -eq "$expected" ] || fail "exit status $status, not $expected: $*"
+}
+
+options="--compute-ms 4 --steps 3 --rounds 3 --json $work/file.json"
+# shellcheck disable=SC2086 # lists of words
+if [ "$transport" = threads ]; then
+    run 0 "$program" --ranks 2 $options
+    # All the others are the library's, one for each rank.
+    grep -Eq '^alone .* 0$' "$work/output" || fail "somebody else runs alone"
+    grep -Eq '^idle .* 2$' "$work/output" || fail "there are no helpers to be idle"
+else
+    run 0 $launcher "$program" $options
+fi
+grep -q ', 2 ranks on ' "$work/output" || fail "not 2 ranks"
+for setting in alone idle stepping; do
+    grep -Eq "^$setting +[0-9]+\.[0-9]+ +-?[0-9]+\.[0-9]+ +[0-9]+\.[0-9] +[0-9]+ +[0-9]+\$" "$work/output" ||
+        fail "no row $setting"
+    grep -q "\"setting\": \"$setting\", \"wall_ms\": " "$work/file.json" || fail "no $setting in the JSON"
+done
+if command -v python3 >/dev/null; then
+    run 0 python3 -m json.tool "$work/file.json"
+fi
+
+if [ "$transport" = threads ]; then
+    run 0 "$program" --help
+    grep -q -e '--compute-ms' "$work/output" || fail "--help does not help"
+    for wrong in '--ranks 0' '--ranks 1X' '--rounds' '--steps 0' '--no-such-option 1'; do
+        # shellcheck disable=SC2086 # two words
+        run 2 "$program" $wrong
+    done
+fi
+echo "idle_cost, $transport: ok"
