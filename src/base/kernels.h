@@ -11,7 +11,8 @@
  * puts the operands, and the NaN of inf - inf has another sign on other processors.
  *
  * No kernel needs alignment beyond that of an element. A target may be one of the sources; buffers that overlap in
- * any other way are not allowed. A source is read once, and a target written once, front to back.
+ * any other way are not allowed. A source is read once, and a target written once, front to back; only where NaN came
+ * out is the target gone through again.
  */
 
 #include <stdbool.h>

@@ -35,8 +35,33 @@ INLINE VECTOR_OF_BITS NAME(is_nan)(VECTOR x) {
     return x != x; /* NOLINT(misc-redundant-expression): it is NaN that differs from itself */
 }
 
-INLINE VECTOR NAME(with_one_nan)(VECTOR x) {
-    return NAME(choose)(NAME(is_nan)(x), (VECTOR)((VECTOR_OF_BITS){0} + ONE_NAN), x);
+INLINE bool NAME(any)(VECTOR_OF_BITS mask) {
+    BITS any = 0;
+    for (size_t k = 0; k < LANES; k++) {
+        any |= mask[k];
+    }
+    return any != 0;
+}
+
+/*
+ * NaNs are looked for in results that are still in registers, and replaced afterwards in memory, which hardly ever has
+ * to be. The vectors of a step are added up to be looked at once; infinities that cancel each other are a false alarm.
+ */
+INLINE VECTOR_OF_BITS NAME(find_nan)(const VECTOR *results, size_t vectors) {
+    VECTOR sum = results[0];
+    for (size_t u = 1; u < vectors; u++) {
+        sum += results[u];
+    }
+    return NAME(is_nan)(sum);
+}
+
+static void NAME(make_one_nan)(REAL *x, size_t count) {
+    for (size_t k = 0; k < count; k += LANES) {
+        const size_t lanes = count - k < LANES ? count - k : LANES;
+        const VECTOR from = NAME(load)(x + k, lanes);
+        const VECTOR to = NAME(choose)(NAME(is_nan)(from), (VECTOR)((VECTOR_OF_BITS){0} + ONE_NAN), from);
+        NAME(store)(x + k, to, lanes);
+    }
 }
 
 /* ---- to = operation(a, b) ---- */
@@ -45,7 +70,7 @@ typedef VECTOR (*NAME(operation))(VECTOR a, VECTOR b, VECTOR scalar);
 
 INLINE VECTOR NAME(sum_of)(VECTOR a, VECTOR b, VECTOR scalar) {
     (void)scalar;
-    return NAME(with_one_nan)(a + b);
+    return a + b;
 }
 
 INLINE VECTOR NAME(lesser_of)(VECTOR a, VECTOR b, VECTOR scalar) {
@@ -60,80 +85,94 @@ INLINE VECTOR NAME(greater_of)(VECTOR a, VECTOR b, VECTOR scalar) {
 
 INLINE VECTOR NAME(multiple_of)(VECTOR a, VECTOR b, VECTOR factor) {
     (void)b;
-    return NAME(with_one_nan)(a * factor);
+    return a * factor;
 }
 
 INLINE VECTOR NAME(quotient_of)(VECTOR a, VECTOR b, VECTOR divisor) {
     (void)b;
-    return NAME(with_one_nan)(a / divisor);
+    return a / divisor;
 }
 
 INLINE VECTOR NAME(sum_with_multiple_of)(VECTOR a, VECTOR b, VECTOR factor) {
-    return NAME(with_one_nan)(a + b * factor);
+    return a + b * factor;
 }
 
-/* A step's vectors are all loaded before any is stored, so `to` may be a or b. */
-INLINE void NAME(map)(REAL *to, const REAL *a, const REAL *b, REAL scalar, size_t count, NAME(operation) operation) {
+/* A step's vectors are all loaded before any is stored, so `to` may be a or b. Returns where there may be NaN. */
+INLINE VECTOR_OF_BITS NAME(map_step)(REAL *to, const REAL *a, const REAL *b, VECTOR scalar, size_t vectors,
+                                     size_t lanes, NAME(operation) operation) {
+    VECTOR result[UNROLL];
+    for (size_t u = 0; u < vectors; u++) {
+        result[u] = operation(NAME(load)(a + u * LANES, lanes), NAME(load)(b + u * LANES, lanes), scalar);
+    }
+    for (size_t u = 0; u < vectors; u++) {
+        NAME(store)(to + u * LANES, result[u], lanes);
+    }
+    return NAME(find_nan)(result, vectors);
+}
+
+INLINE bool NAME(map)(REAL *to, const REAL *a, const REAL *b, REAL scalar, size_t count, NAME(operation) operation) {
     const VECTOR s = NAME(all)(scalar);
+    VECTOR_OF_BITS nan = {0};
     size_t k = 0;
     for (; k + UNROLL * LANES <= count; k += UNROLL * LANES) {
-        VECTOR result[UNROLL];
-        for (size_t u = 0; u < UNROLL; u++) {
-            const size_t at = k + u * LANES;
-            result[u] = operation(NAME(load)(a + at, LANES), NAME(load)(b + at, LANES), s);
-        }
-        for (size_t u = 0; u < UNROLL; u++) {
-            NAME(store)(to + k + u * LANES, result[u], LANES);
-        }
+        nan |= NAME(map_step)(to + k, a + k, b + k, s, UNROLL, LANES, operation);
     }
     for (; k < count; k += LANES) {
         const size_t lanes = count - k < LANES ? count - k : LANES;
-        NAME(store)(to + k, operation(NAME(load)(a + k, lanes), NAME(load)(b + k, lanes), s), lanes);
+        nan |= NAME(map_step)(to + k, a + k, b + k, s, 1, lanes, operation);
+    }
+    return NAME(any)(nan);
+}
+
+INLINE void NAME(compute)(REAL *to, const REAL *a, const REAL *b, REAL scalar, size_t count,
+                          NAME(operation) operation) {
+    if (NAME(map)(to, a, b, scalar, count, operation)) {
+        NAME(make_one_nan)(to, count);
     }
 }
 
 static void NAME(add)(REAL *sum, const REAL *x, size_t count) {
-    NAME(map)(sum, sum, x, 0, count, NAME(sum_of));
+    NAME(compute)(sum, sum, x, 0, count, NAME(sum_of));
 }
 
 static void NAME(min)(REAL *least, const REAL *x, size_t count) {
-    NAME(map)(least, least, x, 0, count, NAME(lesser_of));
+    (void)NAME(map)(least, least, x, 0, count, NAME(lesser_of));
 }
 
 static void NAME(max)(REAL *most, const REAL *x, size_t count) {
-    NAME(map)(most, most, x, 0, count, NAME(greater_of));
+    (void)NAME(map)(most, most, x, 0, count, NAME(greater_of));
 }
 
 static void NAME(scale)(REAL *to, const REAL *x, REAL factor, size_t count) {
-    NAME(map)(to, x, x, factor, count, NAME(multiple_of));
+    NAME(compute)(to, x, x, factor, count, NAME(multiple_of));
 }
 
 static void NAME(accumulate)(REAL *to, const REAL *sum, const REAL *x, REAL factor, size_t count) {
-    NAME(map)(to, sum, x, factor, count, NAME(sum_with_multiple_of));
+    NAME(compute)(to, sum, x, factor, count, NAME(sum_with_multiple_of));
 }
 
 static void NAME(divide)(REAL *x, gs_division by, size_t count) {
     switch (by.how) {
     case GS_DIVIDE_EXACTLY:
-        NAME(map)(x, x, x, (REAL)by.by, count, NAME(multiple_of));
+        NAME(compute)(x, x, x, (REAL)by.by, count, NAME(multiple_of));
         break;
     case GS_DIVIDE_NARROW:
-        NAME(map)(x, x, x, (REAL)by.by, count, NAME(quotient_of));
+        NAME(compute)(x, x, x, (REAL)by.by, count, NAME(quotient_of));
         break;
     case GS_DIVIDE_WIDE:
         for (size_t k = 0; k < count; k++) {
             x[k] = (REAL)((double)x[k] / by.by);
         }
-        NAME(map)(x, x, x, 1, count, NAME(multiple_of)); /* for the one NaN */
+        NAME(make_one_nan)(x, count);
         break;
     }
 }
 
 /* ---- reductions ---- */
 
-/* One step of UNROLL vectors at most, the last one not full unless lanes == LANES. */
-INLINE void NAME(reduce_step)(const gs_reduction *job, size_t at, size_t vectors, size_t lanes, int sources, VECTOR by,
-                              NAME(operation) finish) {
+/* One step of UNROLL vectors at most, the last one not full unless lanes == LANES. Returns where there may be NaN. */
+INLINE VECTOR_OF_BITS NAME(reduce_step)(const gs_reduction *job, size_t at, size_t vectors, size_t lanes, int sources,
+                                        VECTOR by, NAME(operation) finish) {
     VECTOR sum[UNROLL];
     const REAL *x = (const REAL *)job->sources[0] + at;
     for (size_t u = 0; u < vectors; u++) {
@@ -154,17 +193,23 @@ INLINE void NAME(reduce_step)(const gs_reduction *job, size_t at, size_t vectors
             NAME(store)(y + u * LANES, sum[u], lanes);
         }
     }
+    return NAME(find_nan)(sum, vectors);
 }
 
 INLINE void NAME(reduce_all_steps)(const gs_reduction *job, int sources, NAME(operation) finish) {
     const VECTOR by = NAME(all)((REAL)job->division.by);
     const size_t end = job->first + job->count;
+    VECTOR_OF_BITS nan = {0};
     size_t at = job->first;
     for (; at + UNROLL * LANES <= end; at += UNROLL * LANES) {
-        NAME(reduce_step)(job, at, UNROLL, LANES, sources, by, finish);
+        nan |= NAME(reduce_step)(job, at, UNROLL, LANES, sources, by, finish);
     }
     for (; at < end; at += LANES) {
-        NAME(reduce_step)(job, at, 1, end - at < LANES ? end - at : LANES, sources, by, finish);
+        nan |= NAME(reduce_step)(job, at, 1, end - at < LANES ? end - at : LANES, sources, by, finish);
+    }
+    const int to_mend = NAME(any)(nan) ? job->target_count : 0;
+    for (int t = 0; t < to_mend; t++) {
+        NAME(make_one_nan)((REAL *)job->targets[t] + job->first, job->count);
     }
 }
 
@@ -274,11 +319,7 @@ static bool NAME(is_finite)(const REAL *x, size_t count) {
         const size_t lanes = count - k < LANES ? count - k : LANES;
         found |= ((VECTOR_OF_BITS)NAME(load)(x + k, lanes) & infinite) == infinite;
     }
-    BITS any = 0;
-    for (size_t k = 0; k < LANES; k++) {
-        any |= found[k];
-    }
-    return any == 0;
+    return !NAME(any)(found);
 }
 
 #undef VECTOR
