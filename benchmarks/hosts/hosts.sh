@@ -178,6 +178,8 @@ place_ranks() {
 run() {
     place_ranks "$1"
     shift
+    # Afterwards everything on the hosts is ended, also what another run has started.
+    [ -z "$(processes)" ] || fail "something else runs on ${name}0 and the others: wait, or use another --name"
     status=0
     on 0 env GSYNC_HOSTS_NAME="$name" OMPI_MCA_plm_rsh_agent="$script" \
         OMPI_MCA_oob_tcp_if_include="$network.0/24" OMPI_MCA_btl_tcp_if_include="$network.0/24" \

@@ -91,12 +91,13 @@ run 3 run 1 sh -c 'exit 3'
 nothing_runs
 
 # Ended from outside, it takes its ranks along.
-sh "$hosts" --name "$name" run 1 sh -c 'echo started; exec sleep 60' >"$work/output" 2>&1 &
+sh "$hosts" --name "$name" run 1 sh -c 'echo started; exec sleep 60' >"$work/started" 2>&1 &
 script=$!
 for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-    [ "$(grep -c started "$work/output")" -eq 2 ] && break
+    [ "$(grep -c started "$work/started")" -eq 2 ] && break
     sleep 0.2
 done
+run 1 run 1 true # one at a time
 kill "$script"
 wait "$script" && fail "an interrupted run has succeeded"
 nothing_runs
