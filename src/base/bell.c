@@ -10,7 +10,7 @@
 #include <unistd.h>
 #endif
 
-enum { LOOKS = 60, YIELDS = 20 };
+enum { LOOKS = 24, YIELDS = 20 };
 
 static void pause_core(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -41,34 +41,39 @@ static void wake_all(gs_bell *bell) {
 }
 #endif
 
-uint32_t gs_bell_count(gs_bell *bell) {
-    return atomic_load_explicit(&bell->count, memory_order_acquire);
-}
-
 void gs_bell_ring(gs_bell *bell) {
-    /* Both sides are sequentially consistent: either the waiter sees the new count, or we see the sleeper. */
-    atomic_fetch_add(&bell->count, 1);
     if (atomic_load(&bell->sleepers) != 0) {
+        atomic_fetch_add(&bell->count, 1);
         wake_all(bell);
     }
 }
 
-void gs_bell_wait(gs_bell *bell, uint32_t seen, uint64_t limit_ns) {
+static bool look_again(gs_look_function look, void *argument) {
     for (int i = 0; i < LOOKS; i++) {
-        if (gs_bell_count(bell) != seen) {
-            return;
+        if (look(argument)) {
+            return true;
         }
         pause_core();
     }
     for (int i = 0; i < YIELDS; i++) {
-        if (gs_bell_count(bell) != seen) {
-            return;
-        }
         sched_yield();
+        if (look(argument)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool gs_bell_wait(gs_bell *bell, gs_look_function look, void *argument, uint64_t limit_ns) {
+    if (look_again(look, argument)) {
+        return true;
     }
     atomic_fetch_add(&bell->sleepers, 1);
-    if (atomic_load(&bell->count) == seen) {
+    const uint32_t seen = atomic_load(&bell->count);
+    const bool has_found = look(argument);
+    if (!has_found) {
         sleep_on(bell, seen, limit_ns);
     }
     atomic_fetch_sub(&bell->sleepers, 1);
+    return has_found;
 }

@@ -3,30 +3,34 @@
 #define GS_BASE_BELL_H
 
 /*
- * A word that others ring when something may have changed, in memory shared by threads or by processes. Waiters sleep
- * on it instead of spinning. The pattern, which loses no ring:
+ * Where threads or processes wait for each other without spinning. A waiter looks at what it waits for, at first again
+ * and again, and sleeps in the end; whoever changes something rings, which costs one load of a line that nobody writes
+ * as long as nobody sleeps.
  *
- *     seen = gs_bell_count(bell);
- *     if (nothing to do) gs_bell_wait(bell, seen, limit_ns);
+ * No ring is lost: the waiter says that it sleeps and then looks once more; the other changes something and then looks
+ * for sleepers. Both are sequentially consistent, so one of them sees the other. What is looked at must therefore be
+ * read, and changed before ringing, with memory_order_seq_cst, or under a mutex.
  */
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 typedef struct gs_bell {
-    _Alignas(128) _Atomic uint32_t count;
-    _Atomic uint32_t sleepers;
+    _Alignas(128) _Atomic uint32_t sleepers;
+    _Atomic uint32_t count; /* of rings that found a sleeper */
 } gs_bell;
 
-uint32_t gs_bell_count(gs_bell *bell);
+/* Does what can be done. True: no need to wait, there was something. */
+typedef bool (*gs_look_function)(void *argument);
 
 /* Wakes every waiter; a system call only when somebody sleeps. */
 void gs_bell_ring(gs_bell *bell);
 
 /*
- * Returns when the bell was rung after `seen` was read, or limit_ns passed, or for no reason at all. Looks again for
+ * Returns when look returned true, and then true; or after a ring, after limit_ns, or for no reason at all. Looks for
  * about two microseconds, gives up the core a few times (a peer may be waiting for this very core), then sleeps.
  */
-void gs_bell_wait(gs_bell *bell, uint32_t seen, uint64_t limit_ns);
+bool gs_bell_wait(gs_bell *bell, gs_look_function look, void *argument, uint64_t limit_ns);
 
 #endif

@@ -261,24 +261,32 @@ gsync_status gs_lane_progress(gs_lane *lane, bool *is_done, bool *did_work) {
     return status;
 }
 
+typedef struct run {
+    gs_lane *lane;
+    gs_idle_function idle;
+    void *argument;
+    bool is_done;
+    gsync_status status;
+} run;
+
+static bool look(void *argument) {
+    run *of = argument;
+    bool did_work;
+    of->status = gs_lane_progress(of->lane, &of->is_done, &did_work);
+    if (!of->is_done && of->idle != NULL) {
+        of->idle(of->argument);
+    }
+    return of->is_done || did_work;
+}
+
 gsync_status gs_lane_run(gs_lane *lane, const gs_lane_operation *operation, gs_idle_function idle, void *argument) {
     GS_TRY(gs_lane_post(lane, operation));
-    gs_bell *bell = gs_group_bell(lane->group);
-    for (;;) {
-        const uint32_t seen = gs_bell_count(bell);
-        bool is_done;
-        bool did_work;
-        const gsync_status status = gs_lane_progress(lane, &is_done, &did_work);
-        if (is_done) {
-            return status;
-        }
-        if (idle != NULL) {
-            idle(argument);
-        }
-        if (!did_work) {
-            gs_bell_wait(bell, seen, lane->net != NULL || idle != NULL ? NET_NAP_NS : NAP_NS);
-        }
+    run of = {.lane = lane, .idle = idle, .argument = argument};
+    while (!of.is_done) {
+        (void)gs_bell_wait(gs_group_bell(lane->group), look, &of,
+                           lane->net != NULL || idle != NULL ? NET_NAP_NS : NAP_NS);
     }
+    return of.status;
 }
 
 const gs_lane_outcome *gs_lane_last_outcome(const gs_lane *lane) {

@@ -86,7 +86,8 @@ void gs_lane_flow_start(gs_lane *lane) {
         flow->packed = 0;
         pack(lane);
     }
-    atomic_store(&gs_lane_own_flags(lane)->packed, flow->base + flow->packed);
+    /* Seen with the arrival, which follows. */
+    atomic_store_explicit(&gs_lane_own_flags(lane)->packed, flow->base + flow->packed, memory_order_relaxed);
 }
 
 /* ---- adding up ---- */

@@ -8,7 +8,7 @@
 
 /* What a rank says about the operation that it is at. */
 typedef struct gs_lane_header {
-    gs_lane_topic topic;
+    _Alignas(128) gs_lane_topic topic; /* no line of it is another rank's */
     uint64_t count;
     double weight;
     uint64_t data; /* an address where peers share the address space, else an offset into the segment */
@@ -32,7 +32,8 @@ typedef struct gs_lane_flags {
     _Atomic uint32_t finished;              /* its shard of the result is in every slot of this host */
     _Atomic uint32_t packed;                /* these count pieces, see gs_lane_flow: can be read by others */
     _Atomic uint32_t added;                 /* its shard of the piece's sum is where it belongs */
-    _Atomic uint32_t is_busy;               /* it is touching memory of other ranks */
+    /* Apart from those above, at which peers look all the time. */
+    _Alignas(128) _Atomic uint32_t is_busy; /* it is touching memory of other ranks */
     _Atomic uint32_t is_closed;             /* it has left for good */
 } gs_lane_flags;
 

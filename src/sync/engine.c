@@ -56,21 +56,27 @@ static void sleep_precisely(void) {
 #endif
 }
 
+typedef struct helper_look {
+    gs_engine *engine;
+    uint32_t kicks; /* seen before moving */
+    bool is_waiting;
+} helper_look;
+
+static bool look_as_helper(void *argument) {
+    helper_look *at = argument;
+    at->kicks = atomic_load(&at->engine->kicks);
+    const bool did_work = move_in_turn(at->engine, &at->is_waiting);
+    return did_work || !at->is_waiting || atomic_load(&at->engine->is_stopping);
+}
+
 static void *helper_main(void *argument) {
     gs_engine *engine = argument;
-    gs_bell *bell = gs_group_bell(engine->group);
     uint32_t handled = 0;
     sleep_precisely();
     while (park(engine, handled)) {
-        const uint32_t seen = gs_bell_count(bell);
-        const uint32_t kicks = atomic_load(&engine->kicks);
-        bool is_waiting;
-        const bool did_work = move_in_turn(engine, &is_waiting);
-        if (!is_waiting) {
-            handled = kicks;
-        } else if (!did_work) {
-            gs_bell_wait(bell, seen, nap_ns(engine));
-        }
+        helper_look at = {.engine = engine};
+        (void)gs_bell_wait(gs_group_bell(engine->group), look_as_helper, &at, nap_ns(engine));
+        handled = at.is_waiting ? handled : at.kicks;
     }
     return NULL;
 }
@@ -215,20 +221,28 @@ static void stop_attending(gs_engine *engine, bool is_waiting, uint32_t kicks_se
     }
 }
 
+typedef struct caller_look {
+    gs_engine *engine;
+    gs_pipeline *pipeline;
+    uint32_t kicks; /* seen before moving */
+    bool is_waiting;
+    bool has_ended;
+    gsync_status status;
+} caller_look;
+
+static bool look_as_caller(void *argument) {
+    caller_look *at = argument;
+    at->kicks = atomic_load(&at->engine->kicks);
+    const bool did_work = move_in_turn(at->engine, &at->is_waiting);
+    at->has_ended = gs_pipeline_has_ended(at->pipeline, &at->status);
+    return did_work || at->has_ended;
+}
+
 gsync_status gs_engine_wait(gs_engine *engine, gs_pipeline *pipeline) {
-    gs_bell *bell = gs_group_bell(engine->group);
-    gsync_status status = GSYNC_OK;
-    for (;;) {
-        const uint32_t seen = gs_bell_count(bell);
-        const uint32_t kicks = atomic_load(&engine->kicks);
-        bool is_waiting;
-        const bool did_work = move_in_turn(engine, &is_waiting);
-        if (gs_pipeline_has_ended(pipeline, &status)) {
-            stop_attending(engine, is_waiting, kicks);
-            return status;
-        }
-        if (!did_work) {
-            gs_bell_wait(bell, seen, nap_ns(engine));
-        }
+    caller_look at = {.engine = engine, .pipeline = pipeline};
+    while (!at.has_ended) {
+        (void)gs_bell_wait(gs_group_bell(engine->group), look_as_caller, &at, nap_ns(engine));
     }
+    stop_attending(engine, at.is_waiting, at.kicks);
+    return at.status;
 }

@@ -22,8 +22,8 @@ typedef struct gs_engine {
     pthread_mutex_t work; /* held while pipelines are moved or listed */
     pthread_mutex_t gate; /* the helper is parked here */
     pthread_cond_t wake;
-    bool is_stopping;      /* under gate */
-    _Atomic int attending; /* callers who make progress themselves */
+    _Atomic bool is_stopping; /* changed under gate */
+    _Atomic int attending;    /* callers who make progress themselves */
     _Atomic uint32_t kicks;
     gs_pipeline *pipelines; /* under work */
 } gs_engine;

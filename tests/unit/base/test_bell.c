@@ -21,32 +21,62 @@
 #define LONG_NS UINT64_C(20000000000)
 #define SECOND_NS UINT64_C(1000000000)
 
-static void a_ring_is_counted(void **state) {
-    (void)state;
-    gs_bell bell = {0};
-    assert_int_equal(gs_bell_count(&bell), 0);
-    gs_bell_ring(&bell);
-    gs_bell_ring(&bell);
-    assert_int_equal(gs_bell_count(&bell), 2);
+static bool find_nothing(void *argument) {
+    int *looks = argument;
+    (*looks)++;
+    return false;
 }
 
-static void waiting_for_a_ring_that_has_come_returns_at_once(void **state) {
+static bool find_something(void *argument) {
+    int *looks = argument;
+    (*looks)++;
+    return true;
+}
+
+static void a_ring_that_nobody_waits_for_writes_nothing(void **state) {
     (void)state;
     gs_bell bell = {0};
-    const uint32_t seen = gs_bell_count(&bell);
+    const gs_bell before = bell;
     gs_bell_ring(&bell);
+    assert_memory_equal(&bell, &before, sizeof bell);
+}
+
+static void who_finds_something_does_not_wait(void **state) {
+    (void)state;
+    gs_bell bell = {0};
+    int looks = 0;
     const uint64_t before = gs_clock_ns();
-    gs_bell_wait(&bell, seen, LONG_NS);
+    assert_true(gs_bell_wait(&bell, find_something, &looks, LONG_NS));
     assert_true(gs_clock_ns() - before < LONG_NS / 4);
+    assert_int_equal(looks, 1);
 }
 
 static void waiting_in_vain_ends_at_the_limit(void **state) {
     (void)state;
     gs_bell bell = {0};
+    int looks = 0;
     const uint64_t before = gs_clock_ns();
-    gs_bell_wait(&bell, 0, 1000000);
+    assert_false(gs_bell_wait(&bell, find_nothing, &looks, 1000000));
     assert_true(gs_clock_ns() - before < LONG_NS / 4);
+    assert_true(looks > 1);
     assert_int_equal(atomic_load(&bell.sleepers), 0);
+}
+
+/* Between the last look and falling asleep. */
+static bool ring_while_looking(void *argument) {
+    gs_bell *bell = argument;
+    if (atomic_load(&bell->sleepers) != 0) {
+        gs_bell_ring(bell);
+    }
+    return false;
+}
+
+static void a_ring_just_before_falling_asleep_wakes(void **state) {
+    (void)state;
+    gs_bell bell = {0};
+    const uint64_t before = gs_clock_ns();
+    assert_false(gs_bell_wait(&bell, ring_while_looking, &bell, LONG_NS));
+    assert_true(gs_clock_ns() - before < LONG_NS / 4);
 }
 
 /* ---- Two that take turns: each waits for the other's ring, thousands of times
@@ -59,24 +89,30 @@ typedef struct table {
     _Atomic uint32_t turn; /* how many turns were taken */
 } table;
 
+typedef struct player {
+    table *at;
+    uint32_t me;
+} player;
+
+static bool take_turn(void *argument) {
+    const player *self = argument;
+    const uint32_t turn = atomic_load(&self->at->turn);
+    if (turn < TURNS && turn % 2 == self->me) {
+        atomic_store(&self->at->turn, turn + 1);
+        gs_bell_ring(&self->at->bells[1 - self->me]);
+        return true;
+    }
+    return turn >= TURNS;
+}
+
 /* Returns whether all turns came. */
 static bool play(table *at, uint32_t me) {
+    player self = {at, me};
     const uint64_t deadline = gs_clock_ns() + LONG_NS;
-    for (;;) {
-        const uint32_t seen = gs_bell_count(&at->bells[me]);
-        const uint32_t turn = atomic_load(&at->turn);
-        if (turn >= TURNS) {
-            return true;
-        }
-        if (turn % 2 == me) {
-            atomic_store(&at->turn, turn + 1);
-            gs_bell_ring(&at->bells[1 - me]);
-        } else if (gs_clock_ns() > deadline) {
-            return false;
-        } else {
-            gs_bell_wait(&at->bells[me], seen, LONG_NS);
-        }
+    while (atomic_load(&at->turn) < TURNS && gs_clock_ns() < deadline) {
+        (void)gs_bell_wait(&at->bells[me], take_turn, &self, LONG_NS);
     }
+    return atomic_load(&at->turn) >= TURNS;
 }
 
 static void *play_second(void *argument) {
@@ -121,16 +157,17 @@ typedef struct crowd {
     _Atomic uint32_t through;
 } crowd;
 
+static bool is_open(void *argument) {
+    return atomic_load(&((crowd *)argument)->is_open) != 0;
+}
+
 static void *wait_for_opening(void *argument) {
     crowd *of = argument;
-    for (;;) {
-        const uint32_t seen = gs_bell_count(&of->bell);
-        if (atomic_load(&of->is_open) != 0) {
-            atomic_fetch_add(&of->through, 1);
-            return NULL;
-        }
-        gs_bell_wait(&of->bell, seen, LONG_NS);
+    while (!is_open(of)) {
+        (void)gs_bell_wait(&of->bell, is_open, of, LONG_NS);
     }
+    atomic_fetch_add(&of->through, 1);
+    return NULL;
 }
 
 static void one_ring_wakes_all_who_sleep(void **state) {
@@ -157,9 +194,10 @@ static void one_ring_wakes_all_who_sleep(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_ring_is_counted),
-        cmocka_unit_test(waiting_for_a_ring_that_has_come_returns_at_once),
+        cmocka_unit_test(a_ring_that_nobody_waits_for_writes_nothing),
+        cmocka_unit_test(who_finds_something_does_not_wait),
         cmocka_unit_test(waiting_in_vain_ends_at_the_limit),
+        cmocka_unit_test(a_ring_just_before_falling_asleep_wakes),
         cmocka_unit_test(no_ring_between_threads_is_lost),
         cmocka_unit_test(no_ring_between_processes_is_lost),
         cmocka_unit_test(one_ring_wakes_all_who_sleep),
