@@ -30,7 +30,7 @@
 
 enum {
     UNROLL = 4,          /* vectors of a step: enough that counting and looking up pointers hides behind the memory */
-    SOURCES_AT_ONCE = 8, /* read side by side */
+    SOURCES_AT_ONCE = 8, /* read side by side, and as many targets written */
     STRIP = 1024,        /* elements of a sum that stays in the first-level cache */
     SQUARE_SUMS = 16
 };

@@ -170,71 +170,93 @@ static void NAME(divide)(REAL *x, gs_division by, size_t count) {
 
 /* ---- reductions ---- */
 
+/* The buffers of a reduction. Where their numbers are constants the compiler keeps all of this in registers. */
+typedef struct NAME(buffers) {
+    const REAL *sources[SOURCES_AT_ONCE];
+    REAL *targets[SOURCES_AT_ONCE];
+    int source_count;
+    int target_count;
+} NAME(buffers);
+
+INLINE VECTOR NAME(same)(VECTOR a, VECTOR b, VECTOR scalar) {
+    (void)b, (void)scalar;
+    return a;
+}
+
 /* One step of UNROLL vectors at most, the last one not full unless lanes == LANES. Returns where there may be NaN. */
-INLINE VECTOR_OF_BITS NAME(reduce_step)(const gs_reduction *job, size_t at, size_t vectors, size_t lanes, int sources,
-                                        VECTOR by, NAME(operation) finish) {
+INLINE VECTOR_OF_BITS NAME(reduce_step)(const NAME(buffers) * of, size_t at, size_t vectors, size_t lanes, VECTOR by,
+                                        NAME(operation) finish) {
     VECTOR sum[UNROLL];
-    const REAL *x = (const REAL *)job->sources[0] + at;
     for (size_t u = 0; u < vectors; u++) {
-        sum[u] = NAME(load)(x + u * LANES, lanes);
+        sum[u] = NAME(load)(of->sources[0] + at + u * LANES, lanes);
     }
-    for (int s = 1; s < sources; s++) {
-        x = (const REAL *)job->sources[s] + at;
+    for (int s = 1; s < of->source_count; s++) {
         for (size_t u = 0; u < vectors; u++) {
-            sum[u] += NAME(load)(x + u * LANES, lanes);
+            sum[u] += NAME(load)(of->sources[s] + at + u * LANES, lanes);
         }
     }
     for (size_t u = 0; u < vectors; u++) {
         sum[u] = finish(sum[u], sum[u], by);
     }
-    for (int t = 0; t < job->target_count; t++) {
-        REAL *const y = (REAL *)job->targets[t] + at;
+    for (int t = 0; t < of->target_count; t++) {
         for (size_t u = 0; u < vectors; u++) {
-            NAME(store)(y + u * LANES, sum[u], lanes);
+            NAME(store)(of->targets[t] + at + u * LANES, sum[u], lanes);
         }
     }
     return NAME(find_nan)(sum, vectors);
 }
 
-INLINE void NAME(reduce_all_steps)(const gs_reduction *job, int sources, NAME(operation) finish) {
+INLINE void NAME(reduce_all_steps)(const gs_reduction *job, int sources, int targets, NAME(operation) finish) {
+    NAME(buffers) of = {.source_count = sources, .target_count = targets};
+    for (int s = 0; s < sources; s++) {
+        of.sources[s] = (const REAL *)job->sources[s] + job->first;
+    }
+    for (int t = 0; t < targets; t++) {
+        of.targets[t] = (REAL *)job->targets[t] + job->first;
+    }
     const VECTOR by = NAME(all)((REAL)job->division.by);
-    const size_t end = job->first + job->count;
+    const size_t end = job->count;
     VECTOR_OF_BITS nan = {0};
-    size_t at = job->first;
+    size_t at = 0;
     for (; at + UNROLL * LANES <= end; at += UNROLL * LANES) {
-        nan |= NAME(reduce_step)(job, at, UNROLL, LANES, sources, by, finish);
+        nan |= NAME(reduce_step)(&of, at, UNROLL, LANES, by, finish);
     }
     for (; at < end; at += LANES) {
-        nan |= NAME(reduce_step)(job, at, 1, end - at < LANES ? end - at : LANES, sources, by, finish);
+        nan |= NAME(reduce_step)(&of, at, 1, end - at < LANES ? end - at : LANES, by, finish);
     }
-    const int to_mend = NAME(any)(nan) ? job->target_count : 0;
+    const int to_mend = NAME(any)(nan) ? targets : 0;
     for (int t = 0; t < to_mend; t++) {
-        NAME(make_one_nan)((REAL *)job->targets[t] + job->first, job->count);
+        NAME(make_one_nan)(of.targets[t], end);
     }
 }
 
-/* The commonest numbers of sources have loops of their own, with the additions unrolled. */
+/* The commonest numbers of buffers have loops of their own: all ranks' buffers in place, or their sum in one. */
 INLINE void NAME(reduce_with)(const gs_reduction *job, NAME(operation) finish) {
-    switch (job->source_count) {
-    case 2:
-        NAME(reduce_all_steps)(job, 2, finish);
-        break;
-    case 3:
-        NAME(reduce_all_steps)(job, 3, finish);
-        break;
-    case 4:
-        NAME(reduce_all_steps)(job, 4, finish);
-        break;
-    default:
-        NAME(reduce_all_steps)(job, job->source_count, finish);
+    const int sources = job->source_count;
+    const int targets = job->target_count;
+    if (sources == 2 && targets == 2) {
+        NAME(reduce_all_steps)(job, 2, 2, finish);
+    } else if (sources == 4 && targets == 4) {
+        NAME(reduce_all_steps)(job, 4, 4, finish);
+    } else if (sources == 3 && targets == 3) {
+        NAME(reduce_all_steps)(job, 3, 3, finish);
+    } else if (sources == 2 && targets == 1) {
+        NAME(reduce_all_steps)(job, 2, 1, finish);
+    } else if (sources == 1 && targets == 1) {
+        NAME(reduce_all_steps)(job, 1, 1, finish);
+    } else {
+        NAME(reduce_all_steps)(job, sources, targets, finish);
     }
 }
 
+/* At most SOURCES_AT_ONCE of both. */
 static void NAME(reduce_at_once)(const gs_reduction *job) {
-    if (job->division.how == GS_DIVIDE_EXACTLY) {
-        NAME(reduce_with)(job, NAME(multiple_of));
-    } else {
+    if (job->division.how != GS_DIVIDE_EXACTLY) {
         NAME(reduce_with)(job, NAME(quotient_of));
+    } else if (job->division.by == 1.0) {
+        NAME(reduce_with)(job, NAME(same));
+    } else {
+        NAME(reduce_with)(job, NAME(multiple_of));
     }
 }
 
@@ -260,7 +282,8 @@ static void NAME(sum_strip)(REAL *strip, const gs_reduction *job, size_t first, 
 }
 
 static void NAME(reduce)(const gs_reduction *job) {
-    if (job->source_count <= SOURCES_AT_ONCE && job->division.how != GS_DIVIDE_WIDE) {
+    const bool is_few = job->source_count <= SOURCES_AT_ONCE && job->target_count <= SOURCES_AT_ONCE;
+    if (is_few && job->division.how != GS_DIVIDE_WIDE) {
         NAME(reduce_at_once)(job);
         return;
     }
