@@ -369,9 +369,9 @@ typedef struct gsync_step_info {
     size_t buckets_launched; /* in this step, by this rank */
     size_t buckets_reduced;  /* after a failure: the first buckets_reduced buckets of the plan hold results */
     int has_torn_bucket; /* after a failure: 1 when results were being written into the next bucket: it may mix both */
-    uint64_t bytes_reduced;  /* of this rank's gradients that took part */
-    uint64_t bytes_copied;   /* packed and unpacked, without the share that this rank adds up itself; 0 where gradients
-                                live in the library's buckets */
+    uint64_t bytes_reduced; /* of this rank's gradients that took part */
+    uint64_t bytes_copied;  /* packed and unpacked, without what this rank adds up where it lies; 0 where gradients live
+                               in the library's buckets */
     size_t gradients_unused; /* finds_unused: gradients that no rank used */
     uint64_t exposed_ns;     /* how long gsync_finish kept the caller */
 } gsync_step_info;

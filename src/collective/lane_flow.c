@@ -92,20 +92,20 @@ void gs_lane_flow_start(gs_lane *lane) {
 
 /* ---- adding up ---- */
 
-/* The range's first elements that lie in a row in the trainer's memory, or a copy of all of them in the ring. */
+/* What lies in pieces too small to be added up one by one is copied, so many elements at a time. */
+static const size_t COPY_ELEMENTS = 4096;
+
+/* The range's first elements that lie in a row in the trainer's memory, or a copy of some of them in the ring. */
 static unsigned char *open_run(gs_lane *lane, range *run, bool *is_copy) {
     const gs_lane_private *data = lane->operation.private_data;
-    *is_copy = false;
-    if (data == NULL) {
-        return own_place(lane, run->first);
-    }
     size_t count = run->count;
-    unsigned char *place = data->find(data->owner, run->first, &count);
+    unsigned char *place = data == NULL ? own_place(lane, run->first) : data->find(data->owner, run->first, &count);
+    *is_copy = place == NULL;
     if (place != NULL) {
         run->count = count;
         return place;
     }
-    *is_copy = true;
+    run->count = run->count < COPY_ELEMENTS ? run->count : COPY_ELEMENTS;
     if (lane->operation.contributes) {
         encode(lane, *run);
     }

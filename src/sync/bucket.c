@@ -134,20 +134,20 @@ static stretch stretch_at(const gs_pipeline *pipeline, size_t element, size_t co
     return (stretch){index, first, left < count ? left : count};
 }
 
-/* Shorter runs cost more to find one by one than to copy. */
-enum { RUN_ELEMENTS_MIN = 64 };
+/* Shorter runs cost more to be added up one by one than to copy. */
+enum { RUN_ELEMENTS_MIN = 512 };
 
 static void *find_run(void *owner, size_t first, size_t *count) {
     const gs_pipeline *pipeline = owner;
     const stretch part = stretch_at(pipeline, first, *count);
-    gs_tensor tensor = pipeline->gradients[part.index].tensor;
-    if (!is_plain(pipeline) || (!gs_tensor_is_dense(&tensor) && tensor.columns < RUN_ELEMENTS_MIN)) {
+    size_t elements = part.count;
+    const gs_tensor run = gs_tensor_part(&pipeline->gradients[part.index].tensor, part.first, &elements);
+    const size_t in_a_row = gs_tensor_is_dense(&run) ? elements : run.columns;
+    if (!is_plain(pipeline) || in_a_row < RUN_ELEMENTS_MIN) {
         return NULL;
     }
-    *count = part.count;
-    tensor = gs_tensor_part(&tensor, part.first, count);
-    *count = gs_tensor_is_dense(&tensor) ? *count : tensor.columns;
-    return tensor.data;
+    *count = in_a_row;
+    return run.data;
 }
 
 static void encode(void *owner, size_t first, size_t count, void *wire) {

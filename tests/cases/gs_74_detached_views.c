@@ -60,12 +60,16 @@ static void GS_74_in_the_slot_then_elsewhere_then_back(ranks_context *ctx) {
 
             model->tensors[1].grad = elsewhere;
             REQUIRE_OK(gsync_reducer_rebind(model->reducer, "p1", elsewhere));
-            /* In and out again on all ranks but the one that adds up; with the rest of the bucket, if there is any. But
-             * threads add up where a gradient lies, if it is alone in its bucket. */
+            /* In and out again on all ranks, but perhaps not on the one that adds up; with the rest of the bucket, if
+             * there is any. But threads add up where a gradient lies, if it is alone in its bucket. */
             const bool is_alone = strategy == GSYNC_STRATEGY_FIXED;
             const uint64_t bytes = (is_alone ? counts[1] : 240) * 2 * (uint64_t)(ctx->world - 1) * sizeof(float);
-            CHECK_EQ(sum_over_ranks(ctx, check_step(model, 3 * round + 2)),
-                     is_alone && ctx->transport == RANKS_THREADS ? 0 : bytes);
+            const uint64_t copied = sum_over_ranks(ctx, check_step(model, 3 * round + 2));
+            if (is_alone && ctx->transport == RANKS_THREADS) {
+                CHECK_EQ(copied, 0);
+            } else {
+                CHECK(copied >= bytes && copied <= bytes + bytes / (uint64_t)(ctx->world - 1));
+            }
 
             model->tensors[1].grad = slot;
             REQUIRE_OK(gsync_reducer_rebind(model->reducer, "p1", NULL));
