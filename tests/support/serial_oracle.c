@@ -139,7 +139,7 @@ static uint32_t shifted_to_nearest(uint32_t value, int shift) {
 }
 
 /* A float32 in fewer bits. What rounding up carries into the exponent is right as it is, up to infinity. */
-static uint16_t narrowed(gsync_dtype dtype, float value) {
+uint16_t oracle_narrowed(gsync_dtype dtype, float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     const uint16_t sign = (uint16_t)(bits >> 16 & 0x8000u);
@@ -166,7 +166,7 @@ void oracle_reduce(const oracle_terms *terms, void *buffer, size_t count) {
     for (size_t i = 0; i < count; i++) {
         const double result = result_of(terms, format, i);
         if (gsync_dtype_size(terms->dtype) == sizeof(uint16_t)) {
-            ((uint16_t *)buffer)[i] = narrowed(terms->dtype, (float)result);
+            ((uint16_t *)buffer)[i] = oracle_narrowed(terms->dtype, (float)result);
         } else {
             ranks_store(buffer, terms->dtype, i, result);
         }

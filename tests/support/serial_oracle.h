@@ -36,6 +36,9 @@ void oracle_fill(const oracle_terms *terms, int rank, void *buffer, size_t count
 /* The result. */
 void oracle_reduce(const oracle_terms *terms, void *buffer, size_t count);
 
+/* A float32 as FLOAT16 or BFLOAT16, to nearest even. */
+uint16_t oracle_narrowed(gsync_dtype dtype, float value);
+
 /* Index of the first element whose bits differ; count if none. Any NaN equals any other: who wins is the adder's. */
 size_t oracle_first_difference(gsync_dtype dtype, const void *a, const void *b, size_t count);
 
