@@ -9,10 +9,10 @@
 #include <pthread.h>
 
 /*
- * Longer messages than 192 KiB are not sent but put by Open MPI over TCP, in one fragment of any length. What the other
- * side has to say then waits behind it in the socket, and two hosts that send to each other take turns.
+ * Longer messages than 64 KiB are not sent but put by Open MPI over TCP, in fragments of any length. What the other side
+ * has to say then waits behind them in the socket, and two hosts that send to each other take turns.
  */
-static const size_t MESSAGE_BYTES_MAX = 128 * 1024;
+static const size_t MESSAGE_BYTES_MAX = 60 * 1024;
 /* MPI does not look at its sockets in every call. */
 enum { TESTS = 8 };
 
