@@ -219,6 +219,7 @@ static gsync_status open_lane(gsync_reducer *reducer) {
         .slot_bytes = needs_slots(reducer) ? slot_bytes(reducer) : 0,
         .ring_bytes = gs_lane_ring_bytes(slot_bytes(reducer)),
         .reduce_bytes_max = gs_pipeline_wide_bytes(reducer->shapes, reducer->gradient_count),
+        .widening_max = sizeof(float) / sizeof(uint16_t),
     };
     return gs_lane_open(reducer->comm->group, &shape, &reducer->pipeline.lane);
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/bell.h"
 
+#include "base/clock.h"
+
 #include <sched.h>
 #include <time.h>
 
@@ -9,8 +11,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
-
-enum { LOOKS = 24, YIELDS = 20 };
 
 static void pause_core(void) {
 #if defined(__x86_64__) || defined(__i386__)
@@ -48,14 +48,15 @@ void gs_bell_ring(gs_bell *bell) {
     }
 }
 
-static bool look_again(gs_look_function look, void *argument) {
-    for (int i = 0; i < LOOKS; i++) {
+static bool look_again(gs_look_function look, void *argument, const gs_patience *patience) {
+    const uint64_t end = gs_clock_ns() + patience->look_ns;
+    do {
         if (look(argument)) {
             return true;
         }
         pause_core();
-    }
-    for (int i = 0; i < YIELDS; i++) {
+    } while (gs_clock_ns() < end);
+    for (int i = 0; i < patience->yields; i++) {
         sched_yield();
         if (look(argument)) {
             return true;
@@ -64,15 +65,15 @@ static bool look_again(gs_look_function look, void *argument) {
     return false;
 }
 
-bool gs_bell_wait(gs_bell *bell, gs_look_function look, void *argument, uint64_t limit_ns) {
-    if (look_again(look, argument)) {
+bool gs_bell_wait(gs_bell *bell, gs_look_function look, void *argument, const gs_patience *patience) {
+    if (look_again(look, argument, patience)) {
         return true;
     }
     atomic_fetch_add(&bell->sleepers, 1);
     const uint32_t seen = atomic_load(&bell->count);
     const bool has_found = look(argument);
     if (!has_found) {
-        sleep_on(bell, seen, limit_ns);
+        sleep_on(bell, seen, patience->sleep_ns);
     }
     atomic_fetch_sub(&bell->sleepers, 1);
     return has_found;

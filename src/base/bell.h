@@ -27,10 +27,14 @@ typedef bool (*gs_look_function)(void *argument);
 /* Wakes every waiter; a system call only when somebody sleeps. */
 void gs_bell_ring(gs_bell *bell);
 
-/*
- * Returns when look returned true, and then true; or after a ring, after limit_ns, or for no reason at all. Looks for
- * about two microseconds, gives up the core a few times (a peer may be waiting for this very core), then sleeps.
- */
-bool gs_bell_wait(gs_bell *bell, gs_look_function look, void *argument, uint64_t limit_ns);
+/* What a waiter does before it sleeps, and how long it sleeps. */
+typedef struct gs_patience {
+    uint64_t look_ns; /* looks again and again for so long, */
+    int yields;       /* then gives up the core so often: a peer may be waiting for this very core */
+    uint64_t sleep_ns;
+} gs_patience;
+
+/* Returns when look returned true, and then true; or after a ring, after sleep_ns, or for no reason at all. */
+bool gs_bell_wait(gs_bell *bell, gs_look_function look, void *argument, const gs_patience *patience);
 
 #endif

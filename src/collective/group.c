@@ -9,8 +9,11 @@
 #include <string.h>
 
 /* The communicator's own calls travel in pieces of this size: a piece of every rank fits into the cache. */
-static const gs_lane_shape control_shape = {
-    .mail_bytes = 64 * 1024, .slot_bytes = 256 * 1024, .ring_bytes = 4 * 32 * 1024, .reduce_bytes_max = 4 * 256 * 1024};
+static const gs_lane_shape control_shape = {.mail_bytes = 64 * 1024,
+                                            .slot_bytes = 256 * 1024,
+                                            .ring_bytes = 4 * 32 * 1024,
+                                            .reduce_bytes_max = 4 * 256 * 1024,
+                                            .widening_max = sizeof(int64_t)};
 
 static size_t shared_bytes(int local_count) {
     const size_t bytes = sizeof(gs_group_shared) + (size_t)local_count * sizeof(gs_bell);

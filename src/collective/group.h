@@ -37,7 +37,7 @@ typedef struct gs_net_transfer {
 /* Messages of a stream between two hosts arrive in the order of posting, whatever the other streams do. Of parts and
  * sums several posts may be under way, each in a slot of its own. */
 typedef enum gs_net_stream { GS_NET_WHOLE, GS_NET_PARTS, GS_NET_SUMS, GS_NET_STREAMS } gs_net_stream;
-enum { GS_NET_WINDOW = 8 };
+enum { GS_NET_WINDOW = 32 };
 
 typedef struct gs_group gs_group;
 typedef struct gs_net gs_net; /* the messages of one lane; NULL on one host */

@@ -6,10 +6,10 @@
 
 #include <string.h>
 
-/* How long to sleep when messages are pending, which ring no bell. */
-static const uint64_t NET_NAP_NS = 50000;
+/* Messages ring no bell. */
+static const gs_patience for_messages = {.look_ns = 20000, .yields = 1, .sleep_ns = 50000};
 /* Also without a ring, look at the deadline now and then. */
-static const uint64_t NAP_NS = 50000000;
+static const gs_patience for_peers = {.look_ns = 2000, .yields = 20, .sleep_ns = 50000000};
 
 void gs_lane_announce(gs_lane *lane, _Atomic uint32_t *flag, uint32_t value) {
     atomic_store(flag, value);
@@ -282,9 +282,9 @@ static bool look(void *argument) {
 gsync_status gs_lane_run(gs_lane *lane, const gs_lane_operation *operation, gs_idle_function idle, void *argument) {
     GS_TRY(gs_lane_post(lane, operation));
     run of = {.lane = lane, .idle = idle, .argument = argument};
+    const gs_patience *patience = lane->net != NULL || idle != NULL ? &for_messages : &for_peers;
     while (!of.is_done) {
-        (void)gs_bell_wait(gs_group_bell(lane->group), look, &of,
-                           lane->net != NULL || idle != NULL ? NET_NAP_NS : NAP_NS);
+        (void)gs_bell_wait(gs_group_bell(lane->group), look, &of, patience);
     }
     return of.status;
 }

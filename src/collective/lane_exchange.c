@@ -14,9 +14,6 @@
  * While pieces are on their way the ranks of the host add up the next, and take those that have come back.
  */
 
-/* Shorter than this the second phase would cost more than the bytes that it saves. */
-static const size_t SHORT_BYTES = 8192;
-
 typedef struct part {
     unsigned char *data;
     size_t bytes;
@@ -27,7 +24,7 @@ static size_t wide_size(const gs_lane *lane) {
 }
 
 static bool is_short(const gs_lane *lane) {
-    return lane->operation.count * wide_size(lane) <= SHORT_BYTES;
+    return lane->operation.count * wide_size(lane) <= GS_SHORT_BYTES;
 }
 
 /* What of the piece a host adds up. */

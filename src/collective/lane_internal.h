@@ -62,6 +62,9 @@ typedef enum gs_lane_stage {
  * ring is for this rank alone.
  */
 enum { GS_FLOW_DEPTH = 3, GS_FLOW_PLACES = GS_FLOW_DEPTH + 1 };
+/* Between hosts, what is no longer than this in the wide type goes in one phase: the second would cost more than the
+ * bytes that it saves. */
+enum { GS_SHORT_BYTES = 8192 };
 typedef struct gs_lane_flow {
     uint32_t base; /* pieces of all operations before: flags count on from one operation to the next */
     uint32_t count;

@@ -97,8 +97,9 @@ static size_t received_bytes(const gs_lane *lane) {
 
 static gsync_status allocate_network(gs_lane *lane, uint32_t lane_id) {
     const gs_group *group = lane->group;
-    /* A piece as the ring holds it, and as wide as its smallest elements become. */
-    lane->received_stride = lane->shape.ring_bytes / GS_FLOW_PLACES * sizeof(int64_t);
+    /* This host's part of a piece, or all of a short operation, in the wide type. */
+    const size_t piece = lane->shape.ring_bytes / GS_FLOW_PLACES * lane->shape.widening_max;
+    lane->received_stride = round_up(piece / (size_t)group->host_count + GS_SHORT_BYTES);
     GS_TRY(gs_memory_new_aligned(&lane->received, received_bytes(lane), "parts received from other hosts"));
     GS_TRY(gs_memory_new(&lane->transfers, 2u * (size_t)group->world_size * (size_t)group->host_count,
                          sizeof *lane->transfers, "messages between hosts"));

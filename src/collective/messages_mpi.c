@@ -9,8 +9,8 @@
 #include <pthread.h>
 
 /*
- * Longer messages than 64 KiB are not sent but put by Open MPI over TCP, in fragments of any length. What the other side
- * has to say then waits behind them in the socket, and two hosts that send to each other take turns.
+ * Longer messages than 64 KiB are not sent but put by Open MPI over TCP, in fragments of any length. What the other
+ * side has to say then waits behind them in the socket, and two hosts that send to each other take turns.
  */
 static const size_t MESSAGE_BYTES_MAX = 60 * 1024;
 /* MPI does not look at its sockets in every call. */

@@ -7,13 +7,19 @@
 #include <sys/prctl.h>
 #endif
 
-/* Peers on this host ring; a sleeper still looks at its deadline now and then. */
-static const uint64_t NAP_NS = 20000000;
-/* Messages ring no bell. */
-static const uint64_t NET_NAP_NS = 50000;
+/* A caller in gsync_finish has nothing else to do. Peers on this host ring; it still looks at its deadline now and
+ * then. Messages ring no bell. */
+static const gs_patience caller_for_peers = {.look_ns = 2000, .yields = 20, .sleep_ns = 20000000};
+static const gs_patience caller_for_messages = {.look_ns = 20000, .yields = 1, .sleep_ns = 50000};
 
-static uint64_t nap_ns(const gs_engine *engine) {
-    return engine->group->host_count > 1 && engine->group->local_rank == 0 ? NET_NAP_NS : NAP_NS;
+/* The helper leaves the core to backward. One that gave it up by yielding would get it back a time slice later; one
+ * that sleeps gets it when it wakes. */
+static const gs_patience helper_for_peers = {.look_ns = 2000, .yields = 0, .sleep_ns = 20000000};
+static const uint64_t MESSAGE_NAP_NS = 50000;
+static const unsigned NAP_DOUBLINGS = 2;
+
+static bool moves_messages(const gs_engine *engine) {
+    return engine->group->host_count > 1 && engine->group->local_rank == 0;
 }
 
 /* Under the work lock. Returns whether anything moved; *is_waiting when something is launched and not through. */
@@ -60,22 +66,34 @@ typedef struct helper_look {
     gs_engine *engine;
     uint32_t kicks; /* seen before moving */
     bool is_waiting;
+    unsigned in_vain; /* waits one after the other that brought nothing */
 } helper_look;
 
 static bool look_as_helper(void *argument) {
     helper_look *at = argument;
     at->kicks = atomic_load(&at->engine->kicks);
     const bool did_work = move_in_turn(at->engine, &at->is_waiting);
+    at->in_vain = did_work ? 0 : at->in_vain;
     return did_work || !at->is_waiting || atomic_load(&at->engine->is_stopping);
+}
+
+/* Several pieces are on their way, so a long transfer does not need the helper often. */
+static void wait_as_helper(helper_look *at) {
+    gs_patience patience = helper_for_peers;
+    if (moves_messages(at->engine)) {
+        patience = (gs_patience){.sleep_ns = MESSAGE_NAP_NS << at->in_vain};
+    }
+    const bool has_found = gs_bell_wait(gs_group_bell(at->engine->group), look_as_helper, at, &patience);
+    at->in_vain += !has_found && at->in_vain < NAP_DOUBLINGS ? 1 : 0;
 }
 
 static void *helper_main(void *argument) {
     gs_engine *engine = argument;
+    helper_look at = {.engine = engine};
     uint32_t handled = 0;
     sleep_precisely();
     while (park(engine, handled)) {
-        helper_look at = {.engine = engine};
-        (void)gs_bell_wait(gs_group_bell(engine->group), look_as_helper, &at, nap_ns(engine));
+        wait_as_helper(&at);
         handled = at.is_waiting ? handled : at.kicks;
     }
     return NULL;
@@ -240,8 +258,9 @@ static bool look_as_caller(void *argument) {
 
 gsync_status gs_engine_wait(gs_engine *engine, gs_pipeline *pipeline) {
     caller_look at = {.engine = engine, .pipeline = pipeline};
+    const gs_patience *patience = moves_messages(engine) ? &caller_for_messages : &caller_for_peers;
     while (!at.has_ended) {
-        (void)gs_bell_wait(gs_group_bell(engine->group), look_as_caller, &at, nap_ns(engine));
+        (void)gs_bell_wait(gs_group_bell(engine->group), look_as_caller, &at, patience);
     }
     stop_attending(engine, at.is_waiting, at.kicks);
     return at.status;

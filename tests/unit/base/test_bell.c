@@ -21,6 +21,9 @@
 #define LONG_NS UINT64_C(20000000000)
 #define SECOND_NS UINT64_C(1000000000)
 
+static const gs_patience patient = {.look_ns = 2000, .yields = 5, .sleep_ns = LONG_NS};
+static const gs_patience impatient = {.sleep_ns = 1000000};
+
 static bool find_nothing(void *argument) {
     int *looks = argument;
     (*looks)++;
@@ -46,7 +49,7 @@ static void who_finds_something_does_not_wait(void **state) {
     gs_bell bell = {0};
     int looks = 0;
     const uint64_t before = gs_clock_ns();
-    assert_true(gs_bell_wait(&bell, find_something, &looks, LONG_NS));
+    assert_true(gs_bell_wait(&bell, find_something, &looks, &patient));
     assert_true(gs_clock_ns() - before < LONG_NS / 4);
     assert_int_equal(looks, 1);
 }
@@ -56,7 +59,7 @@ static void waiting_in_vain_ends_at_the_limit(void **state) {
     gs_bell bell = {0};
     int looks = 0;
     const uint64_t before = gs_clock_ns();
-    assert_false(gs_bell_wait(&bell, find_nothing, &looks, 1000000));
+    assert_false(gs_bell_wait(&bell, find_nothing, &looks, &impatient));
     assert_true(gs_clock_ns() - before < LONG_NS / 4);
     assert_true(looks > 1);
     assert_int_equal(atomic_load(&bell.sleepers), 0);
@@ -75,7 +78,7 @@ static void a_ring_just_before_falling_asleep_wakes(void **state) {
     (void)state;
     gs_bell bell = {0};
     const uint64_t before = gs_clock_ns();
-    assert_false(gs_bell_wait(&bell, ring_while_looking, &bell, LONG_NS));
+    assert_false(gs_bell_wait(&bell, ring_while_looking, &bell, &patient));
     assert_true(gs_clock_ns() - before < LONG_NS / 4);
 }
 
@@ -110,7 +113,7 @@ static bool play(table *at, uint32_t me) {
     player self = {at, me};
     const uint64_t deadline = gs_clock_ns() + LONG_NS;
     while (atomic_load(&at->turn) < TURNS && gs_clock_ns() < deadline) {
-        (void)gs_bell_wait(&at->bells[me], take_turn, &self, LONG_NS);
+        (void)gs_bell_wait(&at->bells[me], take_turn, &self, &patient);
     }
     return atomic_load(&at->turn) >= TURNS;
 }
@@ -164,7 +167,7 @@ static bool is_open(void *argument) {
 static void *wait_for_opening(void *argument) {
     crowd *of = argument;
     while (!is_open(of)) {
-        (void)gs_bell_wait(&of->bell, is_open, of, LONG_NS);
+        (void)gs_bell_wait(&of->bell, is_open, of, &patient);
     }
     atomic_fetch_add(&of->through, 1);
     return NULL;
