@@ -7,7 +7,7 @@
  */
 
 static void plan_anew(gsync_reducer *reducer) {
-    if (reducer->has_views) {
+    if (reducer->has_views_anywhere) {
         /* Gradients in the library's memory stay where they are; only the order of launching can follow. */
         gs_bucket_plan_reorder(&reducer->plan, reducer->order);
         gs_reducer_lay_out(reducer);

@@ -81,7 +81,7 @@ static size_t slot_bytes(const gsync_reducer *reducer) {
 
 /* Slots are for gradients that live in the library, and for results that are held back. */
 static bool needs_slots(const gsync_reducer *reducer) {
-    return gs_reducer_is_deferred(reducer) || (reducer->has_views && !gs_reducer_overwrites(reducer));
+    return gs_reducer_is_deferred(reducer) || (reducer->has_views_anywhere && !gs_reducer_overwrites(reducer));
 }
 
 static bool needs_views(const gsync_reducer *reducer) {

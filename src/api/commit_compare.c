@@ -24,6 +24,7 @@ typedef struct commit_record {
     uint64_t gradient_count;
     uint64_t gradients_digest;
     uint64_t options[OPTION_COUNT];
+    uint64_t has_views;
 } commit_record;
 
 typedef struct gradient_record {
@@ -101,7 +102,7 @@ static gsync_status compare_options(const commit_record *other, const commit_rec
 }
 
 /* GSYNC_OK with *is_equal false: the gradients have to be looked at one by one. */
-static gsync_status compare_records(const gsync_reducer *reducer, const gs_lane *lane, bool *is_equal) {
+static gsync_status compare_records(gsync_reducer *reducer, const gs_lane *lane, bool *is_equal) {
     const int world_size = reducer->comm->group->world_size;
     const commit_record zero = commit_record_of(lane, 0);
     for (int rank = 0; rank < world_size; rank++) {
@@ -111,6 +112,9 @@ static gsync_status compare_records(const gsync_reducer *reducer, const gs_lane 
         }
     }
     *is_equal = true;
+    for (int rank = 0; rank < world_size; rank++) {
+        reducer->has_views_anywhere = reducer->has_views_anywhere || commit_record_of(lane, rank).has_views != 0;
+    }
     for (int rank = 1; rank < world_size; rank++) {
         const commit_record other = commit_record_of(lane, rank);
         if (other.gradient_count != zero.gradient_count) {
@@ -187,6 +191,7 @@ gsync_status gs_commit_compare(gsync_reducer *reducer, gs_lane *lane, gsync_stat
     record.gradient_count = reducer->gradient_count;
     record.gradients_digest = digest_gradients(reducer);
     list_options(reducer, record.options);
+    record.has_views = reducer->has_views ? 1 : 0;
     if (own != GSYNC_OK) {
         snprintf(record.text, sizeof record.text, "%.383s", gsync_last_error());
     }

@@ -28,6 +28,7 @@ struct gsync_reducer {
     gs_index_map addresses;
     gs_index_map names;
     bool has_views;
+    bool has_views_anywhere; /* on any rank: lanes and plans follow from it, and have to be the same on all */
     bool has_shared_weights; /* gradients with several uses */
 
     /* The plan and what follows it. */
