@@ -261,6 +261,29 @@ static bool check_all(player *self, uint32_t step) {
     return CHECK_GUARDS(self->ctx) && is_right;
 }
 
+/* ---- one call, after the steps: a gradient's numbers as they are, from all ranks ---- */
+
+static bool reduce_buffer(player *self) {
+    layout *drawn = self->drawn;
+    const size_t i = (size_t)(drawn->seed % drawn->tensor_count);
+    const layout_tensor *tensor = tensor_at(self, i);
+    const uint32_t round = drawn->steps; /* numbers that no step had */
+    const size_t before = tensor->shift[self->ctx->rank] * gsync_dtype_size(tensor->dtype);
+    unsigned char *block = new_block(self, before + bytes_of(tensor));
+    drawn->options = (gsync_options)GSYNC_OPTIONS_INIT;
+    drawn->options.op = drawn->seed / 2 % 2 == 0 ? GSYNC_MEAN : GSYNC_SUM;
+    drawn->micro_batches = 1;
+    drawn->members = (1u << drawn->world) - 1;
+    layout_fill(drawn, round, 0, i, self->ctx->rank, block + before);
+    bool is_right =
+        CHECK_OK(gsync_allreduce(self->comm, block + before, layout_count(tensor), tensor->dtype, drawn->options.op));
+    layout_expect(drawn, round, i, self->values, self->scratch);
+    is_right = is_right && CHECK_BITS(tensor->dtype, block + before, self->values, layout_count(tensor), "allreduce");
+    is_right = is_right && CHECK(holds_only_around(block, before));
+    ranks_memory_free(self->ctx, block);
+    return is_right;
+}
+
 /* ---- layouts ---- */
 
 static void play(player *self, uint64_t seed, uint32_t ranks_per_host) {
@@ -271,6 +294,7 @@ static void play(player *self, uint64_t seed, uint32_t ranks_per_host) {
     for (uint32_t step = 0; step < self->drawn->steps && is_good; step++) {
         is_good = take_step(self, step, &random) && check_all(self, step);
     }
+    is_good = is_good && reduce_buffer(self);
     if (!is_good) {
         char text[200];
         layout_describe(self->drawn, text, sizeof text);

@@ -152,29 +152,6 @@ static void draw_data(layout *drawn, ranks_random *random) {
     }
 }
 
-/*
- * TODO: goes when ranks may differ in whether any of their gradients live in the library: today their lanes then have
- * different shapes, and their plans follow different rules.
- */
-static void give_views_to_all_or_none(layout *drawn) {
-    bool has_views[LAYOUT_WORLD_MAX] = {false};
-    bool has_any = false;
-    for (int rank = 0; rank < drawn->world; rank++) {
-        for (size_t i = 0; i < drawn->tensor_count; i++) {
-            has_views[rank] = has_views[rank] || drawn->tensors[i].place[rank] == LAYOUT_LIBRARY;
-        }
-        has_any = has_any || has_views[rank];
-    }
-    for (int rank = 0; rank < drawn->world && has_any; rank++) {
-        const layout_place first = drawn->tensors[0].place[rank];
-        const bool is_flat = first == LAYOUT_FLAT || first == LAYOUT_FLAT_BACK;
-        for (size_t i = 0; i < (is_flat ? drawn->tensor_count : 1) && !has_views[rank]; i++) {
-            drawn->tensors[i].place[rank] = LAYOUT_LIBRARY;
-            drawn->tensors[i].gap[rank] = 0;
-        }
-    }
-}
-
 void layout_draw(layout *drawn, uint64_t seed, int world, uint32_t ranks_per_host) {
     ranks_random random = ranks_random_from(seed, (uint64_t)world);
     memset(drawn, 0, sizeof *drawn);
@@ -185,7 +162,6 @@ void layout_draw(layout *drawn, uint64_t seed, int world, uint32_t ranks_per_hos
     draw_data(drawn, &random);
     draw_tensors(drawn, &random);
     draw_places(drawn, &random);
-    give_views_to_all_or_none(drawn);
 }
 
 void layout_describe(const layout *drawn, char *text, size_t size) {
