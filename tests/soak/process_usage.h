@@ -96,7 +96,7 @@ static inline bool soak_is_long(void) {
 /* Tells what was counted, in a long run only. */
 static inline void usage_print(const ranks_context *ctx, const char *what, long repeats, const process_usage *before,
                                const process_usage *after) {
-    if (soak_is_long()) {
+    if (soak_is_long() && before->threads != 0) {
         printf("rank %d: %ld x %s: VmRSS %ld -> %ld KiB, VmSize %ld -> %ld KiB, threads %ld -> %ld, descriptors %ld -> "
                "%ld, mappings %ld -> %ld, shared %ld -> %ld\n",
                ctx->rank, repeats, what, before->resident_kib, after->resident_kib, before->virtual_kib,
