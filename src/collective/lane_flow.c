@@ -2,6 +2,8 @@
 #include "collective/lane_internal.h"
 #include "collective/shard.h"
 
+#include <assert.h>
+
 /*
  * Private data goes through rings in shared memory, a piece at a time, so that what is packed is still in the cache
  * when it is added up, and what was added up when it is unpacked. A rank packs only what other ranks add up. Its own
@@ -59,6 +61,7 @@ static void visit_others(gs_lane *lane, uint32_t piece, void (*visit)(gs_lane *l
 static void encode(gs_lane *lane, range part) {
     const gs_lane_private *data = lane->operation.private_data;
     if (part.count != 0) {
+        assert(data != NULL);
         data->encode(data->owner, part.first, part.count, own_place(lane, part.first));
     }
 }
@@ -114,6 +117,7 @@ static unsigned char *open_run(gs_lane *lane, range *run, bool *is_copy) {
 
 static void decode_from(gs_lane *lane, range part, const void *wire) {
     const gs_lane_private *data = lane->operation.private_data;
+    assert(data != NULL);
     lane->outcome.is_data_touched = true;
     data->decode(data->owner, part.first, part.count, wire);
 }
