@@ -202,6 +202,16 @@ static void data_counts_as_touched_once_something_was_written_into_it(void **sta
     trainers_close(&all);
 }
 
+static void data_is_touched_too_where_a_rank_only_takes_what_others_add_up(void **state) {
+    (void)state;
+    trainers all;
+    trainers_open(&all, 2);
+    sum_and_check(&all, 1);
+    assert_false(trainer_adds(all.each[1], 0));
+    assert_true(gs_lane_last_outcome(all.each[1]->lane)->is_data_touched);
+    trainers_close(&all);
+}
+
 static void data_is_untouched_where_the_operation_ended_before_anything_was_written(void **state) {
     (void)state;
     trainers all;
@@ -255,6 +265,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_contributes_nothing_is_not_read),
         cmocka_unit_test(a_refusal_leaves_all_data_as_it_is),
         cmocka_unit_test(data_counts_as_touched_once_something_was_written_into_it),
+        cmocka_unit_test(data_is_touched_too_where_a_rank_only_takes_what_others_add_up),
         cmocka_unit_test(data_is_untouched_where_the_operation_ended_before_anything_was_written),
         cmocka_unit_test(the_number_of_pieces_may_wrap_around),
     };
