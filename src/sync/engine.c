@@ -6,7 +6,6 @@
 #if defined(__linux__)
 #include <sched.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -59,26 +58,34 @@ static bool park(gs_engine *engine, uint32_t handled) {
     return goes_on;
 }
 
+#if defined(__linux__)
+/* The system's struct sched_attr in its first version; not every C library has it. */
+typedef struct scheduling {
+    uint32_t size;
+    uint32_t policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime_ns; /* the slice, under SCHED_OTHER */
+    uint64_t deadline_ns;
+    uint64_t period_ns;
+} scheduling;
+#endif
+
 /*
  * For a thread that works some microseconds at a time beside one that computes. Unless it asks for short slices, Linux
  * from 6.6 on lets the other one use up its own, some milliseconds, before a thread that wakes gets the core. Where the
- * system knows no such wish, nothing changes. Naps last 50 us longer than asked for, unless that is put off as well.
+ * system knows no such wish, nothing changes, nor where the trainer has chosen how its threads are scheduled. Naps last
+ * 50 us longer than asked for, unless that is put off as well.
  */
 static void work_in_short_slices(void) {
 #if defined(__linux__)
-    struct {
-        uint32_t size;
-        uint32_t policy;
-        uint64_t flags;
-        int32_t nice;
-        uint32_t priority;
-        uint64_t runtime_ns;
-        uint64_t deadline_ns;
-        uint64_t period_ns;
-    } attributes = {
-        .size = sizeof attributes, .policy = SCHED_OTHER, .nice = getpriority(PRIO_PROCESS, 0), .runtime_ns = 100000};
+    scheduling own = {.size = sizeof own};
     (void)prctl(PR_SET_TIMERSLACK, 1000UL);
-    (void)syscall(SYS_sched_setattr, 0, &attributes, 0U);
+    if (syscall(SYS_sched_getattr, 0, &own, sizeof own, 0U) == 0 && own.policy == SCHED_OTHER) {
+        own.runtime_ns = 100000;
+        (void)syscall(SYS_sched_setattr, 0, &own, 0U);
+    }
 #endif
 }
 
