@@ -6,10 +6,12 @@
 #include "ranks.h"
 
 #include <dirent.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 enum { THREADS_MAX = 16, PARAMETERS = 20, IDLE_MS = 200, START_S = 10 };
@@ -143,4 +145,21 @@ static void the_helper_sleeps_between_steps(ranks_context *ctx) {
     CHECK_EQ(status_of(helper, SLEEPS, 10) - wakings, 0);
 }
 
-RANKS_MAIN(RANKS_TEST(the_helper_takes_no_signals), RANKS_TEST(the_helper_sleeps_between_steps))
+/* It asks for short slices only where the trainer has not said otherwise. */
+static void the_helper_is_scheduled_as_the_trainer_chose(ranks_context *ctx) {
+    long helper;
+    const struct sched_param none = {.sched_priority = 0};
+    const int nice_before = getpriority(PRIO_PROCESS, 0);
+    REQUIRE_EQ(sched_setscheduler(0, SCHED_BATCH, &none), 0);
+    REQUIRE_EQ(setpriority(PRIO_PROCESS, 0, nice_before + 1), 0);
+    open_with_helper(ctx, &helper);
+    REQUIRE_EQ(sched_setscheduler(0, SCHED_OTHER, &none), 0);
+    if (helper == 0) {
+        SKIP("no helper thread is seen here");
+    }
+    CHECK_EQ(sched_getscheduler((pid_t)helper), SCHED_BATCH);
+    CHECK_EQ(getpriority(PRIO_PROCESS, (id_t)helper), nice_before + 1);
+}
+
+RANKS_MAIN(RANKS_TEST(the_helper_takes_no_signals), RANKS_TEST(the_helper_sleeps_between_steps),
+           RANKS_TEST(the_helper_is_scheduled_as_the_trainer_chose))
