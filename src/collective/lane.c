@@ -232,33 +232,47 @@ static void break_off(gs_lane *lane, gsync_status status) {
     }
 }
 
-gsync_status gs_lane_progress(gs_lane *lane, bool *is_done, bool *did_work) {
-    *is_done = false;
-    *did_work = false;
+/* As far as it goes. *is_done: the operation has ended, with the status that is returned. */
+static gsync_status advance_all(gs_lane *lane, bool *is_done, bool *did_work) {
     bool moved = true;
     while (moved) {
         const gsync_status status = advance(lane, &moved);
         *did_work = *did_work || moved;
-        if (is_verdict(lane, status)) {
-            *is_done = true;
+        *is_done = status != GSYNC_OK || lane->stage == GS_LANE_IDLE;
+        if (status != GSYNC_OK && !is_verdict(lane, status)) {
+            break_off(lane, status);
+        }
+        if (*is_done) {
             return status;
         }
-        if (status != GSYNC_OK) {
-            *is_done = true;
-            break_off(lane, status);
-            return lane->broken;
+    }
+    return GSYNC_OK;
+}
+
+gsync_status gs_lane_progress(gs_lane *lane, bool *is_done, bool *did_work) {
+    *is_done = false;
+    *did_work = false;
+    for (;;) {
+        gsync_status status = advance_all(lane, is_done, did_work);
+        if (*is_done) {
+            return status;
         }
-        if (lane->stage == GS_LANE_IDLE) {
-            *is_done = true;
+        const gsync_status reason = gs_lane_check(lane);
+        if (reason == GSYNC_OK) {
             return GSYNC_OK;
         }
+        /* Who has left may have done all that we wait for, just after we looked and before it left. */
+        bool has_moved = false;
+        status = advance_all(lane, is_done, &has_moved);
+        if (*is_done) {
+            return status;
+        }
+        if (!has_moved) {
+            *is_done = true;
+            break_off(lane, reason);
+            return reason;
+        }
     }
-    const gsync_status status = gs_lane_check(lane);
-    if (status != GSYNC_OK) {
-        *is_done = true;
-        break_off(lane, status);
-    }
-    return status;
 }
 
 typedef struct run {
