@@ -255,14 +255,22 @@ bool gs_lane_flow_waits_for_hosts(const gs_lane *lane) {
     return has_hosts(lane) && lane->flow.taken < lane->flow.cleared;
 }
 
+/*
+ * A rank that stands still soon stops the others: their rings fill up, and what they then have not packed is not their
+ * doing. So those are late who have not added what this rank has added, and if there are none, those who have not
+ * packed what it would add next.
+ */
 bool gs_lane_flow_waits_for(const gs_lane *lane, int local_rank) {
     const gs_lane_flow *flow = &lane->flow;
     const gs_lane_flags *flags = &lane->shared->flags[local_rank];
     if (gs_lane_flow_waits_for_hosts(lane) && local_rank == 0) {
         return !gs_lane_is_first(lane); /* it speaks with the other hosts */
     }
-    return (flow->added < flow->count &&
-            !gs_lane_has_reached(atomic_load(&flags->packed), flow->base + flow->added + 1)) ||
-           (flow->cleared < flow->count &&
-            !gs_lane_has_reached(atomic_load(&flags->added), flow->base + flow->cleared + 1));
+    if (local_rank == lane->group->local_rank) {
+        return false;
+    }
+    if (flow->added > flow->cleared) {
+        return !gs_lane_has_reached(atomic_load(&flags->added), flow->base + flow->cleared + 1);
+    }
+    return flow->added < flow->count && !gs_lane_has_reached(atomic_load(&flags->packed), flow->base + flow->added + 1);
 }
