@@ -100,10 +100,10 @@ static gsync_status segment_create(void *transport, size_t bytes, gs_segment *se
 
 /* ---- messages between hosts ---- */
 
-static gsync_status net_open(void *pointer, uint32_t lane_id, gs_net **net) {
+static gsync_status net_open(void *pointer, uint32_t lane_id, const gs_net_load *loads, gs_net **net) {
     mpi_transport *transport = pointer;
     transport->has_messages = true;
-    return gs_messages_open(&transport->hosts, lane_id, net);
+    return gs_messages_open(&transport->hosts, lane_id, loads, net);
 }
 
 /* ---- making a group ---- */

@@ -39,6 +39,12 @@ typedef struct gs_net_transfer {
 typedef enum gs_net_stream { GS_NET_WHOLE, GS_NET_PARTS, GS_NET_SUMS, GS_NET_STREAMS } gs_net_stream;
 enum { GS_NET_WINDOW = 32 };
 
+/* The most that one post of a stream carries: so many transfers of so many bytes. */
+typedef struct gs_net_load {
+    size_t transfers_max;
+    size_t bytes_max;
+} gs_net_load;
+
 typedef struct gs_group gs_group;
 typedef struct gs_net gs_net; /* the messages of one lane; NULL on one host */
 
@@ -56,9 +62,10 @@ typedef struct gs_transport_ops {
     /* Every rank on its own, at any time. */
     void (*segment_release)(gs_segment *segment);
 
-    /* Messages, only used where a group has several hosts. net_post starts count transfers; those posted before in this
+    /* Messages, only used where a group has several hosts. net_open allocates what they need, given a load for each
+     * stream. net_post starts count transfers; those posted before in this
      * slot are complete. net_test never waits. */
-    gsync_status (*net_open)(void *transport, uint32_t lane_id, gs_net **net);
+    gsync_status (*net_open)(void *transport, uint32_t lane_id, const gs_net_load *loads, gs_net **net);
     gsync_status (*net_post)(gs_net *net, gs_net_stream stream, uint32_t slot, const gs_net_transfer *transfers,
                              size_t count);
     gsync_status (*net_test)(gs_net *net, gs_net_stream stream, uint32_t slot, bool *is_done);

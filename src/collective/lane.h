@@ -10,7 +10,8 @@
  * come to the same verdict: go on, or fail with the same status and nothing changed. That is how a rank that
  * disagrees, or refuses, ends the operation everywhere instead of leaving the others waiting.
  *
- * Single-threaded: one thread at a time per lane. Nothing here blocks but gs_lane_run.
+ * Single-threaded: one thread at a time per lane. Nothing here blocks but gs_lane_run, and what calls
+ * it: gs_lane_open and gs_lane_agree.
  */
 
 #include "collective/group.h"
@@ -92,7 +93,7 @@ typedef struct gs_lane_shape {
     size_t widening_max;     /* how many times longer the wide type is than any dtype of a REDUCE */
 } gs_lane_shape;
 
-/* Collective over the control lane, blocking. bytes of memory for each rank that peers can reach: gs_lane_slots. */
+/* Collective over the control lane, blocking. All ranks give the same shape. */
 gsync_status gs_lane_open(gs_group *group, const gs_lane_shape *shape, gs_lane **lane);
 
 /* The control lane, in memory that exists. Not collective. */

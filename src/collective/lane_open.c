@@ -97,13 +97,18 @@ static size_t received_bytes(const gs_lane *lane) {
 
 static gsync_status allocate_network(gs_lane *lane, uint32_t lane_id) {
     const gs_group *group = lane->group;
+    const size_t transfers_max = 2u * (size_t)group->world_size * (size_t)group->host_count;
     /* This host's part of a piece, or all of a short operation, in the wide type. */
     const size_t piece = lane->shape.ring_bytes / GS_FLOW_PLACES * lane->shape.widening_max;
     lane->received_stride = round_up(piece / (size_t)group->host_count + GS_SHORT_BYTES);
     GS_TRY(gs_memory_new_aligned(&lane->received, received_bytes(lane), "parts received from other hosts"));
-    GS_TRY(gs_memory_new(&lane->transfers, 2u * (size_t)group->world_size * (size_t)group->host_count,
-                         sizeof *lane->transfers, "messages between hosts"));
-    return group->ops->net_open(group->transport, lane_id, &lane->net);
+    GS_TRY(gs_memory_new(&lane->transfers, transfers_max, sizeof *lane->transfers, "messages between hosts"));
+    const size_t headers = (size_t)group->world_size * sizeof(gs_lane_header);
+    const size_t mail = round_up(sizeof(uint64_t) + lane->shape.mail_bytes);
+    const gs_net_load whole = {transfers_max, headers > mail ? headers : mail};
+    const gs_net_load parts = {2u * (size_t)group->host_count, lane->received_stride};
+    const gs_net_load loads[GS_NET_STREAMS] = {[GS_NET_WHOLE] = whole, [GS_NET_PARTS] = parts, [GS_NET_SUMS] = parts};
+    return group->ops->net_open(group->transport, lane_id, loads, &lane->net);
 }
 
 static gsync_status allocate_private(gs_group *group, const gs_lane_shape *shape, gs_lane **out) {

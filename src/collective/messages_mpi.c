@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "collective/collective_mpi.h"
 
+#include <assert.h>
 #include <mpi.h>
 #include <pthread.h>
 
@@ -36,20 +37,59 @@ struct gs_net {
     batch batches[GS_NET_STREAMS * GS_NET_WINDOW];
 };
 
-gsync_status gs_messages_open(const void *hosts, uint32_t lane_id, gs_net **out) {
+static batch *batch_at(gs_net *net, gs_net_stream stream, uint32_t slot) {
+    return &net->batches[(size_t)stream * GS_NET_WINDOW + slot];
+}
+
+/* Lanes have tags of their own for as many as MPI has tags, and the control lane's are never another's. */
+static gsync_status choose_tag(gs_net *net, uint32_t lane_id) {
+    int *upper = NULL;
+    int has_upper = 0;
+    TRY_MPI(MPI_Comm_get_attr(net->hosts, MPI_TAG_UB, &upper, &has_upper));
+    const uint32_t tags = has_upper ? (uint32_t)*upper : 32767u; /* what every MPI offers */
+    const uint32_t lanes = tags / GS_NET_STREAMS;
+    net->tag = lane_id == 0 ? 0 : (int)((1 + (lane_id - 1) % (lanes - 1)) * GS_NET_STREAMS);
+    return GSYNC_OK;
+}
+
+static gsync_status allocate(gs_net *net, const gs_net_load *loads) {
+    for (uint32_t i = 0; i < GS_NET_STREAMS * GS_NET_WINDOW; i++) {
+        const gs_net_load *load = &loads[i / GS_NET_WINDOW];
+        batch *of = &net->batches[i];
+        if (i % GS_NET_WINDOW == 0 || i / GS_NET_WINDOW != GS_NET_WHOLE) {
+            of->capacity = load->transfers_max * (load->bytes_max / MESSAGE_BYTES_MAX + 1);
+            GS_TRY(gs_memory_new(&of->requests, of->capacity, sizeof *of->requests, "message requests"));
+        }
+    }
+    return GSYNC_OK;
+}
+
+static void free_all(gs_net *net) {
+    for (size_t i = 0; i < sizeof net->batches / sizeof *net->batches; i++) {
+        gs_memory_free(net->batches[i].requests);
+    }
+    gs_memory_free(net);
+}
+
+gsync_status gs_messages_open(const void *hosts, uint32_t lane_id, const gs_net_load *loads, gs_net **out) {
     gs_net *net = NULL;
+    gsync_status status = GSYNC_OK;
     GS_TRY(gs_memory_new(&net, 1, sizeof *net, "messages"));
     net->hosts = *(const MPI_Comm *)hosts;
-    net->tag = (int)(lane_id % (32768u / GS_NET_STREAMS)) * GS_NET_STREAMS; /* every MPI offers tags up to 32767 */
+    GS_TRY_OR(choose_tag(net, lane_id), fail);
+    GS_TRY_OR(allocate(net, loads), fail);
     *out = net;
     return GSYNC_OK;
+fail:
+    free_all(net);
+    return status;
 }
 
 static gsync_status post_piece(const gs_net *net, int tag, batch *to, const gs_net_transfer *transfer, size_t offset) {
     const size_t left = transfer->bytes - offset;
     const int bytes = (int)(left < MESSAGE_BYTES_MAX ? left : MESSAGE_BYTES_MAX);
     unsigned char *buffer = (unsigned char *)transfer->buffer + offset;
-    GS_TRY(gs_memory_grow((void *)&to->requests, &to->capacity, to->count, sizeof *to->requests, "message requests"));
+    assert(to->count < to->capacity);
     MPI_Request *request = &to->requests[to->count];
     if (transfer->is_send) {
         TRY_MPI(MPI_Isend(buffer, bytes, MPI_BYTE, transfer->host, tag, net->hosts, request));
@@ -67,10 +107,6 @@ static gsync_status post_all(const gs_net *net, int tag, batch *to, const gs_net
         }
     }
     return GSYNC_OK;
-}
-
-static batch *batch_at(gs_net *net, gs_net_stream stream, uint32_t slot) {
-    return &net->batches[(size_t)stream * GS_NET_WINDOW + slot];
 }
 
 static gsync_status check_alive(void) {
@@ -105,29 +141,43 @@ gsync_status gs_messages_test(gs_net *net, gs_net_stream stream, uint32_t slot, 
     return GSYNC_OK;
 }
 
-/* True if some request outlives a short wait; sends to a peer that hangs cannot be taken back. */
-static bool cancel_batch(batch *of) {
+static void cancel(batch *of) {
     for (size_t i = 0; i < of->count; i++) {
         if (of->requests[i] != MPI_REQUEST_NULL) {
             MPI_Cancel(&of->requests[i]);
         }
     }
-    int flag = of->count == 0;
-    const uint64_t limit = gs_clock_ns() + 100000000u;
-    while (!flag && gs_clock_ns() < limit) {
-        if (MPI_Testall((int)of->count, of->requests, &flag, MPI_STATUSES_IGNORE) != MPI_SUCCESS) {
-            break;
-        }
-    }
-    return !flag;
 }
 
-static bool cancel_all(gs_net *net) {
-    bool is_pinned = false;
-    for (size_t i = 0; i < (size_t)GS_NET_STREAMS * GS_NET_WINDOW; i++) {
-        is_pinned = cancel_batch(&net->batches[i]) || is_pinned;
+static bool is_complete(batch *of) {
+    int flag = 1;
+    if (of->count != 0 && MPI_Testall((int)of->count, of->requests, &flag, MPI_STATUSES_IGNORE) != MPI_SUCCESS) {
+        return false;
     }
-    return is_pinned;
+    of->count = flag ? 0 : of->count;
+    return flag != 0;
+}
+
+static bool are_complete(gs_net *net) {
+    bool result = true;
+    for (size_t i = 0; i < sizeof net->batches / sizeof *net->batches; i++) {
+        result = is_complete(&net->batches[i]) && result;
+    }
+    return result;
+}
+
+/* True if some request outlives a short wait for all of them; sends to a peer that hangs cannot be taken back. */
+static bool cancel_all(gs_net *net) {
+    for (size_t i = 0; i < sizeof net->batches / sizeof *net->batches; i++) {
+        cancel(&net->batches[i]);
+    }
+    const uint64_t limit = gs_clock_ns() + 100000000u;
+    while (!are_complete(net)) {
+        if (gs_clock_ns() >= limit) {
+            return true;
+        }
+    }
+    return false;
 }
 
 bool gs_messages_close(gs_net *net) {
@@ -137,9 +187,6 @@ bool gs_messages_close(gs_net *net) {
         is_pinned = cancel_all(net);
         pthread_mutex_unlock(&mpi_calls);
     }
-    for (size_t i = 0; i < (size_t)GS_NET_STREAMS * GS_NET_WINDOW; i++) {
-        gs_memory_free(net->batches[i].requests);
-    }
-    gs_memory_free(net);
+    free_all(net);
     return is_pinned;
 }
