@@ -5,8 +5,8 @@
 /*
  * Who makes buckets move. One engine per communicator; it knows the pipelines of its reducers. With a helper thread
  * buckets move during backward; a caller inside gsync_finish takes the work over, so that no thread switch lies in
- * its way, and the helper stands back. Without, they move inside gsync_ready and gsync_finish. Nobody spins: those
- * who have nothing to do sleep.
+ * its way, and the helper stands back. Without, they move inside gsync_ready and gsync_finish. Those who have nothing
+ * to do look for some microseconds and then sleep.
  */
 
 #include "sync/pipeline.h"

@@ -211,6 +211,8 @@ static gsync_status move(gs_pipeline *pipeline, bool *is_done, bool *did_work) {
 
 static void complete_bucket(gs_pipeline *pipeline) {
     pipeline->outcome = *gs_lane_last_outcome(pipeline->lane);
+    GS_LOG(&pipeline->group->logger, GSYNC_LOG_TRACE, "rank %d bucket %zu: reduced", pipeline->group->rank,
+           pipeline->bucket);
     pipeline->bucket++;
     atomic_store(&pipeline->reduced, pipeline->terms.is_deferred ? 0 : pipeline->bucket);
     if (pipeline->bucket < pipeline->plan->bucket_count) {

@@ -98,7 +98,7 @@ struct gs_pipeline {
 };
 
 /* Sizes: a rank's slot memory for any plan over these gradients, if it has to be there (see gs_pipeline_lay_out), and
- * the largest bucket in the wide type. */
+ * the largest bucket that any plan can have, in the wide type. */
 size_t gs_pipeline_slot_bytes(const gs_plan_gradient *shapes, size_t gradient_count, bool sums_wide);
 size_t gs_pipeline_wide_bytes(const gs_plan_gradient *shapes, size_t gradient_count);
 
