@@ -34,8 +34,8 @@ static void print_facts(const perf_report *report) {
 
 static void print_terms(const perf_report *report) {
     const perf_options *o = report->facts.options;
-    printf("# out-of-place: the gradient is in private memory; between processes it is copied into the library's\n"
-           "#               bucket and back\n");
+    printf("# out-of-place: the gradient is in private memory; between processes what others add up of it is copied\n"
+           "#               to where they can read it, a piece at a time, and back\n");
     printf("# in-place:     the gradient lives in the library's bucket, and nothing is copied\n");
     if (o->tensors > 1) {
         printf("# scattered:    it is %d tensors, each in private memory of its own; in-place it is as many, in one\n"

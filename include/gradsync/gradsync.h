@@ -202,9 +202,9 @@ GSYNC_API const char *gsync_comm_describe(const gsync_comm *comm);
 GSYNC_API gsync_status gsync_broadcast(gsync_comm *comm, void *buf, size_t count, gsync_dtype dtype, int root);
 
 /**
- * Collective, blocking, in place. buf becomes the op over all ranks, summed in rank order, so every rank gets the
- * same bits. For metrics, flags, and parameters. GSYNC_WEIGHTED_MEAN, and GSYNC_MEAN of integers, are refused.
- * If it fails, buf may hold a mixture of old and reduced values.
+ * Collective, blocking, in place. buf becomes the op over all ranks, summed in rank order, on several hosts inside each
+ * host first, so every rank gets the same bits. For metrics, flags, and parameters. GSYNC_WEIGHTED_MEAN, and GSYNC_MEAN
+ * of integers, are refused. If it fails, buf may hold a mixture of old and reduced values.
  */
 GSYNC_API gsync_status gsync_allreduce(gsync_comm *comm, void *buf, size_t count, gsync_dtype dtype, gsync_op op);
 
@@ -303,8 +303,8 @@ GSYNC_API gsync_status gsync_reducer_create(gsync_reducer **reducer, gsync_comm 
  * name is copied; it identifies the gradient in errors and is compared across ranks. grad stays the caller's: the
  * library reads it between ready and finish and writes the result there; it never zeroes, moves or frees it.
  * grad == NULL: the gradient lives in the library's bucket, gsync_reducer_grad gives its address, and nothing is
- * copied at all. count == 0 is legal and needs no mark. A shared weight is registered once, see
- * gsync_reducer_set_uses.
+ * copied at all (unless finds_unused, checks_writes or accumulation in the library need it twice). count == 0 is legal
+ * and needs no mark. A shared weight is registered once, see gsync_reducer_set_uses.
  */
 GSYNC_API gsync_status gsync_reducer_add(gsync_reducer *reducer, const char *name, void *grad, size_t count,
                                          gsync_dtype dtype);
@@ -321,7 +321,8 @@ GSYNC_API gsync_status gsync_reducer_set_uses(gsync_reducer *reducer, const char
 
 /**
  * Between steps: freezes (is_trainable 0) or unfreezes a gradient. Frozen gradients are never read, written or sent,
- * and marks for them are refused. All ranks then call gsync_reducer_commit again before the next step.
+ * and marks for them are refused. All ranks then call gsync_reducer_commit again before the next step. After the first
+ * commit GSYNC_ERR_UNSUPPORTED where gradients live in the library's bucket, which cannot change any more.
  */
 GSYNC_API gsync_status gsync_reducer_set_trainable(gsync_reducer *reducer, const char *name, int is_trainable);
 
@@ -335,7 +336,8 @@ GSYNC_API gsync_status gsync_reducer_commit(gsync_reducer *reducer);
 
 /**
  * After commit: the address inside the library's bucket that belongs to the gradient, aligned to its element, NULL
- * if there is no such name. Backward may write there directly: no pack, no unpack. Zero at first. The address stays
+ * if there is no such name. Backward may write there directly: no pack, no unpack, but with finds_unused, checks_writes
+ * or GSYNC_CLIENT_OVERWRITES. Zero at first. The address stays
  * valid until gsync_reducer_destroy. For gradients registered with an address of their own this returns that address.
  */
 GSYNC_API void *gsync_reducer_grad(const gsync_reducer *reducer, const char *name);

@@ -40,12 +40,4 @@ static inline gs_tensor gs_tensor_part(const gs_tensor *tensor, size_t first, si
     return part;
 }
 
-/* Bytes from the first element to the end of the last: with what lies between the rows. */
-static inline size_t gs_tensor_extent_bytes(const gs_tensor *tensor) {
-    if (gs_tensor_count(tensor) == 0) {
-        return 0;
-    }
-    return ((tensor->rows - 1) * tensor->row_pitch + tensor->columns) * gsync_dtype_size(tensor->dtype);
-}
-
 #endif
