@@ -218,6 +218,7 @@ static gsync_status open_lane(gsync_reducer *reducer) {
         .mail_bytes = REDUCER_MAIL_BYTES,
         .slot_bytes = needs_slots(reducer) ? slot_bytes(reducer) : 0,
         .ring_bytes = gs_lane_ring_bytes(slot_bytes(reducer)),
+        .wire_bytes_max = slot_bytes(reducer),
         .reduce_bytes_max = gs_pipeline_wide_bytes(reducer->shapes, reducer->gradient_count),
         .widening_max = sizeof(float) / sizeof(uint16_t),
     };

@@ -12,6 +12,7 @@
 static const gs_lane_shape control_shape = {.mail_bytes = 64 * 1024,
                                             .slot_bytes = 256 * 1024,
                                             .ring_bytes = 4 * 32 * 1024,
+                                            .wire_bytes_max = 256 * 1024,
                                             .reduce_bytes_max = 4 * 256 * 1024,
                                             .widening_max = sizeof(int64_t)};
 

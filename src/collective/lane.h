@@ -89,7 +89,8 @@ typedef struct gs_lane_shape {
     size_t mail_bytes;       /* per rank */
     size_t slot_bytes;       /* per rank: data that lives where peers can reach it */
     size_t ring_bytes;       /* per rank: for private data on its way; at least 64 times the largest element */
-    size_t reduce_bytes_max; /* the most that one REDUCE carries, in the wide type */
+    size_t wire_bytes_max;   /* the most that one REDUCE carries */
+    size_t reduce_bytes_max; /* the same in the wide type */
     size_t widening_max;     /* how many times longer the wide type is than any dtype of a REDUCE */
 } gs_lane_shape;
 

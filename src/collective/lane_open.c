@@ -91,8 +91,11 @@ static void close_and_free(gs_lane *lane) {
     gs_memory_free(lane);
 }
 
+/* A part for each host in each slot that an operation can use: a small one has few pieces. */
 static size_t received_bytes(const gs_lane *lane) {
-    return (size_t)GS_NET_WINDOW * (size_t)lane->group->host_count * lane->received_stride;
+    const size_t pieces = lane->shape.wire_bytes_max / (lane->shape.ring_bytes / GS_FLOW_PLACES) + 1;
+    const size_t slots = pieces < GS_NET_WINDOW ? pieces : GS_NET_WINDOW;
+    return slots * (size_t)lane->group->host_count * lane->received_stride;
 }
 
 static gsync_status allocate_network(gs_lane *lane, uint32_t lane_id) {
