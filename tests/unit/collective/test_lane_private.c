@@ -227,6 +227,34 @@ static void data_is_untouched_where_the_operation_ended_before_anything_was_writ
     trainers_close(&all);
 }
 
+/* ---- who is late ---- */
+
+/* Rank 2's data is within reach, and it stands still. The rings of the others are full soon, which is not their doing.
+ */
+static void a_rank_that_stands_still_is_the_one_that_is_late(void **state) {
+    (void)state;
+    trainers all;
+    trainers_open(&all, 3);
+    all.each[2]->is_public = true;
+    post_all(&all);
+    all.each[2]->is_moving = true;
+    for (int i = 0; i < 10; i++) {
+        move_one(all.each[0]);
+        move_one(all.each[1]);
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        assert_int_equal(all.each[rank]->lane->flow.packed, GS_FLOW_DEPTH);
+        for (int other = 0; other < 3; other++) {
+            assert_int_equal(gs_lane_flow_waits_for(all.each[rank]->lane, other), other == 2);
+        }
+    }
+    all.each[2]->is_moving = false;
+    gs_lane_give_up(all.each[2]->lane, GSYNC_ERR_ABORTED, "the test");
+    expect_aborted(all.each[0]);
+    expect_aborted(all.each[1]);
+    trainers_close(&all);
+}
+
 /* ---- very many pieces ---- */
 
 /* As if so many pieces had flowed. */
@@ -267,6 +295,7 @@ int main(void) {
         cmocka_unit_test(data_counts_as_touched_once_something_was_written_into_it),
         cmocka_unit_test(data_is_touched_too_where_a_rank_only_takes_what_others_add_up),
         cmocka_unit_test(data_is_untouched_where_the_operation_ended_before_anything_was_written),
+        cmocka_unit_test(a_rank_that_stands_still_is_the_one_that_is_late),
         cmocka_unit_test(the_number_of_pieces_may_wrap_around),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
