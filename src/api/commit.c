@@ -192,12 +192,16 @@ void gs_reducer_lay_out(gsync_reducer *reducer) {
     }
 }
 
-void gs_reducer_plan(gsync_reducer *reducer) {
-    const gs_plan_rule rule = {
+static gs_plan_rule rule_of(const gsync_reducer *reducer) {
+    return (gs_plan_rule){
         .strategy = reducer->options.strategy,
         .bytes_max = reducer->options.bucket_bytes_max,
         .bytes_first_max = reducer->options.bucket_bytes_first_max,
     };
+}
+
+void gs_reducer_plan(gsync_reducer *reducer) {
+    const gs_plan_rule rule = rule_of(reducer);
     if (reducer->gradient_count != 0) {
         gs_bucket_plan_build(&reducer->plan, reducer->shapes, reducer->order, &rule);
         gs_reducer_lay_out(reducer);
@@ -214,12 +218,13 @@ static void plan_in_reverse(gsync_reducer *reducer) {
 }
 
 static gsync_status open_lane(gsync_reducer *reducer) {
+    const gs_plan_rule rule = rule_of(reducer);
     const gs_lane_shape shape = {
         .mail_bytes = REDUCER_MAIL_BYTES,
         .slot_bytes = needs_slots(reducer) ? slot_bytes(reducer) : 0,
         .ring_bytes = gs_lane_ring_bytes(slot_bytes(reducer)),
         .wire_bytes_max = slot_bytes(reducer),
-        .reduce_bytes_max = gs_pipeline_wide_bytes(reducer->shapes, reducer->gradient_count),
+        .reduce_bytes_max = gs_pipeline_wide_bytes(reducer->shapes, reducer->gradient_count, &rule),
         .widening_max = sizeof(float) / sizeof(uint16_t),
     };
     return gs_lane_open(reducer->comm->group, &shape, &reducer->pipeline.lane);

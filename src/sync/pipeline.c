@@ -26,12 +26,23 @@ size_t gs_pipeline_slot_bytes(const gs_plan_gradient *shapes, size_t gradient_co
     return total;
 }
 
-size_t gs_pipeline_wide_bytes(const gs_plan_gradient *shapes, size_t gradient_count) {
+/* A gradient joins a bucket that is below the cap, unless it is longer than the cap itself: then it is alone. */
+size_t gs_pipeline_wide_bytes(const gs_plan_gradient *shapes, size_t gradient_count, const gs_plan_rule *rule) {
+    const size_t cap = rule->bytes_max > rule->bytes_first_max ? rule->bytes_max : rule->bytes_first_max;
+    const size_t widening_max = sizeof(float) / sizeof(uint16_t);
     size_t total = 0;
+    size_t longest = 0;
     for (size_t i = 0; i < gradient_count; i++) {
-        total += shapes[i].count * gsync_dtype_size(gs_dtype_wide(shapes[i].dtype));
+        const size_t bytes = shapes[i].count * gsync_dtype_size(gs_dtype_wide(shapes[i].dtype));
+        total += bytes;
+        longest = bytes > longest ? bytes : longest;
     }
-    return total;
+    if (rule->strategy == GSYNC_STRATEGY_SINGLE || cap > total) {
+        return total;
+    }
+    const size_t two_caps = 2 * widening_max * cap;
+    const size_t most = longest > two_caps ? longest : two_caps;
+    return most < total ? most : total;
 }
 
 /* A gradient that lives in the library follows its place; one that the trainer has moved elsewhere stays there. */

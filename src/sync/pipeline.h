@@ -100,7 +100,7 @@ struct gs_pipeline {
 /* Sizes: a rank's slot memory for any plan over these gradients, if it has to be there (see gs_pipeline_lay_out), and
  * the largest bucket that any plan can have, in the wide type. */
 size_t gs_pipeline_slot_bytes(const gs_plan_gradient *shapes, size_t gradient_count, bool sums_wide);
-size_t gs_pipeline_wide_bytes(const gs_plan_gradient *shapes, size_t gradient_count);
+size_t gs_pipeline_wide_bytes(const gs_plan_gradient *shapes, size_t gradient_count, const gs_plan_rule *rule);
 
 /* Places the buckets of a new plan in the slots, and the gradients that live there. views: where those live instead
  * when results are deferred or the library accumulates; NULL: in the slots. */
