@@ -41,11 +41,12 @@ static batch *batch_at(gs_net *net, gs_net_stream stream, uint32_t slot) {
     return &net->batches[(size_t)stream * GS_NET_WINDOW + slot];
 }
 
-/* Lanes have tags of their own for as many as MPI has tags, and the control lane's are never another's. */
+/* Lanes have tags of their own for as many as MPI has tags, which only its world tells, and the control lane's are
+ * never another's. */
 static gsync_status choose_tag(gs_net *net, uint32_t lane_id) {
     int *upper = NULL;
     int has_upper = 0;
-    TRY_MPI(MPI_Comm_get_attr(net->hosts, MPI_TAG_UB, &upper, &has_upper));
+    TRY_MPI(MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &upper, &has_upper));
     const uint32_t tags = has_upper ? (uint32_t)*upper : 32767u; /* what every MPI offers */
     const uint32_t lanes = tags / GS_NET_STREAMS;
     net->tag = lane_id == 0 ? 0 : (int)((1 + (lane_id - 1) % (lanes - 1)) * GS_NET_STREAMS);
