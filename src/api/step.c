@@ -340,7 +340,8 @@ static gsync_status end_micro_batch(gsync_reducer *reducer, gsync_status status)
         gs_reducer_close_window(reducer);
     }
     reducer->has_finished = true;
-    gs_reducer_set_stage(reducer, gs_status_is_for_good(status) ? GS_REDUCER_FAILED : GS_REDUCER_IDLE);
+    const bool has_failed = gs_status_is_for_good(status) || gs_lane_is_broken(reducer->pipeline.lane);
+    gs_reducer_set_stage(reducer, has_failed ? GS_REDUCER_FAILED : GS_REDUCER_IDLE);
     return status;
 }
 

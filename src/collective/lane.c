@@ -232,10 +232,14 @@ static void break_off(gs_lane *lane, gsync_status status) {
     }
 }
 
-/* As far as it goes. *is_done: the operation has ended, with the status that is returned. */
+/* With a transfer under way there is always something to move; but others want the lock under which the lane is moved.
+ */
+enum { MOVES_MAX = 16 };
+
+/* As far as it goes, but not too far. *is_done: the operation has ended, with the status that is returned. */
 static gsync_status advance_all(gs_lane *lane, bool *is_done, bool *did_work) {
     bool moved = true;
-    while (moved) {
+    for (int moves = 0; moved && moves < MOVES_MAX; moves++) {
         const gsync_status status = advance(lane, &moved);
         *did_work = *did_work || moved;
         *is_done = status != GSYNC_OK || lane->stage == GS_LANE_IDLE;
@@ -305,6 +309,10 @@ gsync_status gs_lane_run(gs_lane *lane, const gs_lane_operation *operation, gs_i
 
 const gs_lane_outcome *gs_lane_last_outcome(const gs_lane *lane) {
     return &lane->outcome;
+}
+
+bool gs_lane_is_broken(const gs_lane *lane) {
+    return lane->broken != GSYNC_OK;
 }
 
 void gs_lane_give_up(gs_lane *lane, gsync_status status, const char *reason) {

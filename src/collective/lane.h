@@ -120,8 +120,8 @@ const void *gs_lane_mail(const gs_lane *lane, int rank, size_t *bytes);
 gsync_status gs_lane_post(gs_lane *lane, const gs_lane_operation *operation);
 
 /*
- * Does what can be done now, without waiting. *is_done is set when the operation has ended, well or badly; the status
- * is then its result, the same class on every rank. *did_work tells whether anything moved. After anything but a
+ * Does some of what can be done now, without waiting. *is_done is set when the operation has ended, well or badly; the
+ * status is then its result, the same class on every rank. *did_work tells whether anything moved. After anything but a
  * verdict or a disagreement the lane is broken and every later post fails.
  */
 gsync_status gs_lane_progress(gs_lane *lane, bool *is_done, bool *did_work);
@@ -142,6 +142,8 @@ gsync_status gs_lane_agree(gs_lane *lane, const char *what, gsync_status own, co
 gsync_status gs_lane_attach(gs_lane *lane, int rank, size_t bytes, gs_segment *segment);
 
 const gs_lane_outcome *gs_lane_last_outcome(const gs_lane *lane);
+/* No further operation is possible. */
+bool gs_lane_is_broken(const gs_lane *lane);
 
 /* Breaks the lane for all ranks of the host with what this rank's operation ended with. */
 void gs_lane_give_up(gs_lane *lane, gsync_status status, const char *reason);

@@ -24,6 +24,7 @@ typedef struct gs_engine {
     pthread_cond_t wake;
     _Atomic bool is_stopping; /* changed under gate */
     _Atomic int attending;    /* callers who make progress themselves */
+    _Atomic int claims;       /* of those who want the work lock for something else */
     _Atomic uint32_t kicks;
     gs_pipeline *pipelines; /* under work */
 } gs_engine;
