@@ -14,7 +14,7 @@ Installing uses apt-get, as root or through sudo; when nothing is missing neithe
 this is the same as cmake --workflow --preset demo, or test, clang, asan and tsan. Everything built goes to build/."
 
 demo_packages="build-essential cmake ninja-build libopenmpi-dev openmpi-bin gnuplot-nox"
-test_packages="$demo_packages pkg-config libcmocka-dev libgloo-dev strace valgrind"
+test_packages="$demo_packages pkg-config libcmocka-dev libgloo-dev iproute2 strace valgrind"
 test_packages="$test_packages clang clang-format-14 clang-tidy-14 cppcheck"
 test_packages="$test_packages gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static"
 
