@@ -17,7 +17,13 @@
 
 #include <unistd.h>
 
-enum { SMALL = 16, LARGE = 25 * 1024 * 1024 / (int)sizeof(float), WARM_UP = 200, WARM_UP_LARGE = 4 };
+enum {
+    SMALL = 16,
+    LARGE = 25 * 1024 * 1024 / (int)sizeof(float),
+    WARM_UP = 200,
+    WARM_UP_LARGE = 4,
+    WARM_UP_HOSTS = 150
+};
 
 typedef struct repeats {
     long small_in_ci;
@@ -128,7 +134,8 @@ static void repeat_all(ranks_context *ctx, gsync_comm *comm, const repeats *ofte
     gsync_reducer_destroy(&self.model->reducer);
     self.what = "step of 25 MiB";
     open_model(&self, LARGE);
-    repeat(&self, WARM_UP_LARGE, times_of(often->large_in_ci, often->large));
+    repeat(&self, self.has_hosts && soak_is_long() ? WARM_UP_HOSTS : WARM_UP_LARGE,
+           times_of(often->large_in_ci, often->large));
     gsync_reducer_destroy(&self.model->reducer);
 }
 

@@ -17,8 +17,9 @@
 #define COUNTS_MEMORY 1
 #endif
 
-/* Resident memory comes and goes by a few pages. Between hosts MPI has pools of its own, which grow as it likes. */
-enum { RESIDENT_KIB_MORE = 256, MPI_KIB_MORE = 2048 };
+/* Resident memory comes and goes by a few pages. Between hosts MPI has pools of its own, which grow by some MiB in the
+ * first hundred large operations, and then no more. */
+enum { RESIDENT_KIB_MORE = 256, MPI_KIB_MORE = 8192 };
 
 typedef struct process_usage {
     long virtual_kib;
