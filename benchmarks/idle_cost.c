@@ -4,6 +4,8 @@
  * --help says what is measured.
  */
 #define _GNU_SOURCE
+#include "measure.h"
+
 #include <gradsync/gradsync.h>
 
 #include <dirent.h>
@@ -23,11 +25,8 @@ enum {
     RANKS_MAX = 64,
     STEPS_MAX = 10000,
     GRADIENT_FLOATS = 65536,
-    WORK_FLOATS = 65536, /* 256 KiB: stays in a core's own cache */
     PASSES_PER_SLICE = 4
 };
-
-static const double CALIBRATION_MS = 100.0;
 
 static const char usage[] =
     "usage: [mpirun -n N] idle_cost [--ranks N] [--compute-ms MS] [--steps N] [--rounds N] [--json FILE] [--help]\n"
@@ -91,12 +90,6 @@ static bool succeeded(gsync_status status) {
     return status == GSYNC_OK;
 }
 
-static double clock_ms(clockid_t clock) {
-    struct timespec now = {0, 0};
-    clock_gettime(clock, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
-}
-
 /* ---- Other threads of the process ------------------------------------------------------------------------------- */
 
 typedef struct thread_usage {
@@ -143,7 +136,7 @@ static thread_usage look_at_others(const idle_team *team) {
     while (tasks != NULL && (entry = readdir(tasks)) != NULL) {
         const pid_t thread = (pid_t)strtol(entry->d_name, NULL, 10);
         if (thread > 0 && !is_own(team, thread)) {
-            usage_now.cpu_us += clock_ms(clock_of_thread(thread)) * 1e3;
+            usage_now.cpu_us += measure_clock_ms(clock_of_thread(thread)) * 1e3;
             usage_now.switches += count_switches(thread);
             usage_now.threads++;
         }
@@ -205,11 +198,7 @@ static bool run_step(idle_rank *rank) {
 
 static void compute(idle_rank *rank, size_t slices) {
     for (size_t slice = 0; slice < slices; slice++) {
-        for (int pass = 0; pass < PASSES_PER_SLICE; pass++) {
-            for (size_t i = 0; i < WORK_FLOATS; i++) {
-                rank->work[i] = rank->work[i] * 0.999F + 0.001F;
-            }
-        }
+        measure_compute(rank->work, PASSES_PER_SLICE);
     }
 }
 
@@ -243,9 +232,9 @@ static bool run_setting(idle_rank *rank, idle_setting setting, size_t round) {
     }
     const bool counts = rank->index == 0; /* once per process */
     const thread_usage before = look_at_others(rank->team);
-    const double start = clock_ms(CLOCK_MONOTONIC);
+    const double start = measure_clock_ms(CLOCK_MONOTONIC);
     const bool is_ok = work(rank, setting);
-    rank->samples[WALL_MS][setting][round] = clock_ms(CLOCK_MONOTONIC) - start;
+    rank->samples[WALL_MS][setting][round] = measure_clock_ms(CLOCK_MONOTONIC) - start;
     const thread_usage after = look_at_others(rank->team);
     rank->samples[OTHER_CPU_US][setting][round] = counts ? after.cpu_us - before.cpu_us : 0;
     rank->samples[OTHER_SWITCHES][setting][round] = counts ? after.switches - before.switches : 0;
@@ -257,17 +246,9 @@ static bool run_setting(idle_rank *rank, idle_setting setting, size_t round) {
     return is_ok;
 }
 
-/* The fastest rank's best counts for all: they have the same amount of work. A core needs some time to come to speed.
- */
+/* The fastest rank's best counts for all: they have the same amount of work. */
 static bool calibrate(idle_rank *rank) {
-    const double end = clock_ms(CLOCK_MONOTONIC) + CALIBRATION_MS;
-    double least = CALIBRATION_MS;
-    for (double start = clock_ms(CLOCK_MONOTONIC); start < end;) {
-        compute(rank, 1);
-        const double stop = clock_ms(CLOCK_MONOTONIC);
-        least = stop - start < least ? stop - start : least;
-        start = stop;
-    }
+    double least = measure_compute_ms(rank->work, PASSES_PER_SLICE);
     const bool is_ok = open_comm(rank) && succeeded(gsync_allreduce(rank->comm, &least, 1, GSYNC_FLOAT64, GSYNC_MIN));
     close_library(rank);
     rank->slices = (size_t)(rank->team->options.compute_ms / least) + 1;
@@ -303,17 +284,11 @@ static bool combine(idle_rank *rank) {
 
 /* ---- Report ----------------------------------------------------------------------------------------------------- */
 
-static int by_size(const void *a, const void *b) {
-    const double left = *(const double *)a;
-    const double right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
 static void summarize(idle_rank *rank, double medians[SETTINGS][FIGURES]) {
     const size_t rounds = rank->team->options.rounds;
     for (int setting = 0; setting < SETTINGS; setting++) {
         for (int figure = 0; figure < FIGURES; figure++) {
-            qsort(rank->samples[figure][setting], rounds, sizeof(double), by_size);
+            qsort(rank->samples[figure][setting], rounds, sizeof(double), measure_by_size);
             medians[setting][figure] = rank->samples[figure][setting][rounds / 2];
         }
     }
@@ -381,7 +356,7 @@ static void *run_rank(void *argument) {
     if (team->options.ranks > 0) {
         pthread_barrier_wait(&team->barrier); /* all are known */
     }
-    rank->work = calloc(WORK_FLOATS, sizeof *rank->work);
+    rank->work = calloc(MEASURE_WORK_FLOATS, sizeof *rank->work);
     rank->is_ok = rank->work != NULL && calibrate(rank) && measure(rank) && combine(rank) &&
                   (gsync_rank(rank->comm) != 0 || report(rank));
     if (!rank->is_ok) {

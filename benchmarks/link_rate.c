@@ -4,6 +4,8 @@
  * --help says what is measured.
  */
 #define _POSIX_C_SOURCE 200809L
+#include "measure.h"
+
 #include <mpi.h>
 
 #include <stdbool.h>
@@ -36,12 +38,6 @@ typedef struct link_rank {
     char *outgoing;
     char *incoming;
 } link_rank;
-
-static int by_size(const void *a, const void *b) {
-    const double left = *(const double *)a;
-    const double right = *(const double *)b;
-    return (left > right) - (left < right);
-}
 
 /* Tokens before and after, so that only the first rank's clock is needed and neither starts alone. */
 static double time_one_way(const link_rank *rank, int bytes) {
@@ -82,7 +78,7 @@ static double median_of(timed_way way, const link_rank *rank, int bytes, int rou
     for (int i = 0; i < rounds; i++) {
         seconds[i] = way(rank, bytes);
     }
-    qsort(seconds, (size_t)rounds, sizeof *seconds, by_size);
+    qsort(seconds, (size_t)rounds, sizeof *seconds, measure_by_size);
     return seconds[rounds / 2];
 }
 

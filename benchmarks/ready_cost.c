@@ -4,6 +4,8 @@
  * what is measured.
  */
 #define _POSIX_C_SOURCE 200809L
+#include "measure.h"
+
 #include <gradsync/gradsync.h>
 
 #include <inttypes.h>
@@ -173,12 +175,6 @@ static bool warm_up(cost_model *model, size_t steps) {
     return true;
 }
 
-static int by_size(const void *a, const void *b) {
-    const double left = *(const double *)a;
-    const double right = *(const double *)b;
-    return (left > right) - (left < right);
-}
-
 static bool measure(size_t gradients, const cost_options *options, double *samples, cost_row *row) {
     cost_model model;
     bool is_ok = open_model(&model, gradients, options->seed) && warm_up(&model, options->warmup_steps);
@@ -187,7 +183,7 @@ static bool measure(size_t gradients, const cost_options *options, double *sampl
     }
     close_model(&model);
     if (is_ok) {
-        qsort(samples, options->steps, sizeof *samples, by_size);
+        qsort(samples, options->steps, sizeof *samples, measure_by_size);
         *row = (cost_row){.gradients = gradients,
                           .median_ns = samples[options->steps / 2],
                           .p99_ns = samples[(options->steps - 1) * 99 / 100],

@@ -6,6 +6,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include "overlap_trainer.h"
 
+#include "../measure.h"
+
 #include <mpi.h>
 
 #include <stdio.h>
@@ -46,12 +48,6 @@ static const char usage[] =
 
 static double now_ms(void) {
     return MPI_Wtime() * 1e3;
-}
-
-static int by_size(const void *a, const void *b) {
-    const double left = *(const double *)a;
-    const double right = *(const double *)b;
-    return (left > right) - (left < right);
 }
 
 /* ---- Measuring -------------------------------------------------------------------------------------------------- */
@@ -117,8 +113,8 @@ static bool measure(overlap_trainer *trainer, way_samples *samples) {
 static void summarize(const overlap_trainer *trainer, way_samples *samples, way_row *rows) {
     const size_t rounds = trainer->options.rounds;
     for (size_t way = 0; way < WAYS; way++) {
-        qsort(samples[way].wall_ms, rounds, sizeof(double), by_size);
-        qsort(samples[way].cpu_ms, rounds, sizeof(double), by_size);
+        qsort(samples[way].wall_ms, rounds, sizeof(double), measure_by_size);
+        qsort(samples[way].cpu_ms, rounds, sizeof(double), measure_by_size);
         rows[way] = (way_row){.is_measured = way != WAY_THREAD || trainer->has_threads,
                               .wall_ms = samples[way].wall_ms[rounds / 2],
                               .wall_max_ms = samples[way].wall_ms[rounds - 1],

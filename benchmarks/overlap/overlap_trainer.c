@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "overlap_trainer.h"
 
+#include "../measure.h"
+
 #include <mpi.h>
 
 #include <stdio.h>
 #include <stdlib.h>
 
-enum {
-    WORK_FLOATS = 65536, /* 256 KiB: stays in a core's own cache */
-    PASSES_PER_SLICE = 16
-};
+enum { PASSES_PER_SLICE = 16 };
 
 static const double TEST_INTERVAL_MS = 3.0;
-static const double CALIBRATION_MS = 100.0;
 
 bool overlap_succeeded(gsync_status status) {
     if (status != GSYNC_OK) {
@@ -22,14 +20,6 @@ bool overlap_succeeded(gsync_status status) {
 }
 
 /* ---- Backward --------------------------------------------------------------------------------------------------- */
-
-static void compute_slice(float *work) {
-    for (int pass = 0; pass < PASSES_PER_SLICE; pass++) {
-        for (size_t i = 0; i < WORK_FLOATS; i++) {
-            work[i] = work[i] * 0.999F + 0.001F;
-        }
-    }
-}
 
 /* Small integers, so that sums are exact in any order. */
 static float value_of(size_t i, unsigned round) {
@@ -47,7 +37,7 @@ bool overlap_backward(overlap_trainer *trainer, grad_place grad_of, const backwa
     bool is_ok = true;
     for (size_t left = trainer->gradient_count; left > 0 && is_ok; left--) {
         for (size_t slice = 0; slice < trainer->slices_per_gradient; slice++) {
-            compute_slice(trainer->work);
+            measure_compute(trainer->work, PASSES_PER_SLICE);
             if (hooks->on_slice != NULL) {
                 hooks->on_slice(trainer);
             }
@@ -89,20 +79,9 @@ void overlap_fill(overlap_trainer *trainer, float *(*grad_of)(const struct overl
 
 /* ---- Making the trainer ----------------------------------------------------------------------------------------- */
 
-static double now_ms(void) {
-    return MPI_Wtime() * 1e3;
-}
-
-/* The first rank's speed counts for all: they have the same amount of work. A core needs some time to come to speed. */
+/* The first rank's speed counts for all: they have the same amount of work. */
 static void calibrate(overlap_trainer *trainer) {
-    const double end = now_ms() + CALIBRATION_MS;
-    double least = CALIBRATION_MS;
-    for (double start = now_ms(); start < end;) {
-        compute_slice(trainer->work);
-        const double stop = now_ms();
-        least = stop - start < least ? stop - start : least;
-        start = stop;
-    }
+    double least = measure_compute_ms(trainer->work, PASSES_PER_SLICE);
     MPI_Bcast(&least, 1, MPI_DOUBLE, 0, trainer->comm);
     const double per_gradient = trainer->options.compute_ms / least / (double)trainer->gradient_count;
     trainer->slices_per_gradient = per_gradient < 1 ? 1 : (size_t)(per_gradient + 0.5);
@@ -144,7 +123,7 @@ bool overlap_trainer_open(overlap_trainer *trainer, const overlap_options *optio
     trainer->bucket_floats = trainer->gradient_floats * GRADIENTS_PER_BUCKET;
     trainer->own = calloc(trainer->gradient_count * trainer->gradient_floats, sizeof(float));
     trainer->grads = calloc(trainer->gradient_count, sizeof *trainer->grads);
-    trainer->work = calloc(WORK_FLOATS, sizeof(float));
+    trainer->work = calloc(MEASURE_WORK_FLOATS, sizeof(float));
     pthread_mutex_init(&trainer->queue.lock, NULL);
     pthread_cond_init(&trainer->queue.changed, NULL);
     if (trainer->own == NULL || trainer->grads == NULL || trainer->work == NULL) {
