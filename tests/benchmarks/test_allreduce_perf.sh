@@ -22,11 +22,7 @@ shift 3
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-fail() {
-    echo "FAILED: $1"
-    cat "$work/output" "$work/errors"
-    exit 1
-}
+. "$(dirname "$0")/expect.sh"
 
 # run STATUS OPTION...: leaves stdout in $work/output; fails unless the exit status is STATUS.
 run() {

@@ -26,19 +26,13 @@ skip() {
     exit 77
 }
 
-fail() {
-    echo "FAILED: $1"
-    cat "$work/output"
-    exit 1
-}
+. "$(dirname "$0")/expect.sh"
 
 # run STATUS ARGUMENT...: hosts.sh's output in $work/output; fails unless its exit status is STATUS.
 run() {
-    expected=$1
+    run_status=$1
     shift
-    status=0
-    hosts "$@" >"$work/output" 2>&1 || status=$?
-    [ "$status" -eq "$expected" ] || fail "exit status $status, not $expected: $*"
+    expect "$run_status" hosts "$@"
 }
 
 can_have_hosts() {

@@ -16,11 +16,7 @@ mpirun=$4
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-fail() {
-    echo "FAILED: $1"
-    cat "$work/output" "$work/errors"
-    exit 1
-}
+. "$(dirname "$0")/expect.sh"
 
 # run STATUS OPTION...
 run() {

@@ -6,27 +6,8 @@
 
 /* ---- inputs ---- */
 
-/* An IEEE format: sign, exponent, fraction. */
-typedef struct format {
-    int exponent_bits;
-    int fraction_bits;
-} format;
-
-static format format_of(gsync_dtype dtype) {
-    switch (dtype) {
-    case GSYNC_FLOAT64:
-        return (format){11, 52};
-    case GSYNC_FLOAT16:
-        return (format){5, 10};
-    case GSYNC_BFLOAT16:
-        return (format){8, 7};
-    default:
-        return (format){8, 23};
-    }
-}
-
 /* Over many binades, so that every order of addition rounds differently; now and then zero, subnormal or very large. */
-static uint64_t random_bits(format of, uint64_t random) {
+static uint64_t random_bits(oracle_format of, uint64_t random) {
     const uint64_t bias = (UINT64_C(1) << (of.exponent_bits - 1)) - 1;
     const uint64_t special[] = {0, 0, 1, 2 * bias};
     const uint64_t kind = random >> 1 & 63u;
@@ -39,7 +20,7 @@ void layout_fill(const layout *drawn, uint32_t step, uint32_t micro_batch, size_
     const layout_tensor *of = &drawn->tensors[tensor];
     const uint64_t stream = (((uint64_t)step * 8 + micro_batch) * LAYOUT_TENSORS_MAX + tensor) * 64 + (uint64_t)rank;
     ranks_random random = ranks_random_from(drawn->seed, stream + 1000);
-    const format bits_of = format_of(of->dtype);
+    const oracle_format bits_of = oracle_format_of(of->dtype);
     const size_t size = gsync_dtype_size(of->dtype);
     for (size_t i = 0; i < layout_count(of); i++) {
         const uint64_t bits = random_bits(bits_of, ranks_random_next(&random));

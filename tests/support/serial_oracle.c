@@ -17,31 +17,25 @@ uint64_t oracle_key(const ranks_context *ctx, uint64_t round, size_t tensor) {
 
 /* ---- Inputs ---------------------------------------------------------------------------------------------------- */
 
-/* An IEEE format: sign, exponent, fraction. */
-typedef struct layout {
-    int exponent_bits;
-    int fraction_bits;
-} layout;
-
-static layout layout_of(gsync_dtype dtype) {
+oracle_format oracle_format_of(gsync_dtype dtype) {
     switch (dtype) {
     case GSYNC_FLOAT64:
-        return (layout){11, 52};
+        return (oracle_format){11, 52};
     case GSYNC_FLOAT16:
-        return (layout){5, 10};
+        return (oracle_format){5, 10};
     case GSYNC_BFLOAT16:
-        return (layout){8, 7};
+        return (oracle_format){8, 7};
     default:
-        return (layout){8, 23};
+        return (oracle_format){8, 23};
     }
 }
 
-static uint64_t compose(layout format, uint64_t sign, uint64_t exponent, uint64_t fraction) {
+static uint64_t compose(oracle_format format, uint64_t sign, uint64_t exponent, uint64_t fraction) {
     const uint64_t mask = (UINT64_C(1) << format.fraction_bits) - 1;
     return sign << (format.exponent_bits + format.fraction_bits) | exponent << format.fraction_bits | (fraction & mask);
 }
 
-static uint64_t own_bits(layout format, uint64_t random) {
+static uint64_t own_bits(oracle_format format, uint64_t random) {
     const uint64_t bias = (UINT64_C(1) << (format.exponent_bits - 1)) - 1;
     const uint64_t sign = random & 1u;
     const uint64_t fraction = random >> 12;
@@ -60,7 +54,7 @@ static uint64_t own_bits(layout format, uint64_t random) {
     }
 }
 
-static uint64_t input_bits(const oracle_terms *terms, layout format, int rank, size_t element) {
+static uint64_t input_bits(const oracle_terms *terms, oracle_format format, int rank, size_t element) {
     const uint64_t at = terms->key + 0x632be59bd9b4e019u * element;
     const uint64_t sign_bit = UINT64_C(1) << (format.exponent_bits + format.fraction_bits);
     /* One element in 16 cancels against the rank before. */
@@ -71,7 +65,7 @@ static uint64_t input_bits(const oracle_terms *terms, layout format, int rank, s
 }
 
 void oracle_fill(const oracle_terms *terms, int rank, void *buffer, size_t count) {
-    const layout format = layout_of(terms->dtype);
+    const oracle_format format = oracle_format_of(terms->dtype);
     const size_t size = gsync_dtype_size(terms->dtype);
     for (size_t i = 0; i < count; i++) {
         const uint64_t bits = input_bits(terms, format, rank, i);
@@ -118,7 +112,7 @@ static int host_of(const oracle_terms *terms, int rank) {
         }                                                                                                              \
     } while (0)
 
-static double result_of(const oracle_terms *terms, layout format, size_t element) {
+static double result_of(const oracle_terms *terms, oracle_format format, size_t element) {
     if (terms->dtype == GSYNC_FLOAT64) {
         double total = 0;
         SUM_OVER_RANKS(double, total);
@@ -162,7 +156,7 @@ uint16_t oracle_narrowed(gsync_dtype dtype, float value) {
 }
 
 void oracle_reduce(const oracle_terms *terms, void *buffer, size_t count) {
-    const layout format = layout_of(terms->dtype);
+    const oracle_format format = oracle_format_of(terms->dtype);
     for (size_t i = 0; i < count; i++) {
         const double result = result_of(terms, format, i);
         if (gsync_dtype_size(terms->dtype) == sizeof(uint16_t)) {

@@ -36,6 +36,14 @@ void oracle_fill(const oracle_terms *terms, int rank, void *buffer, size_t count
 /* The result. */
 void oracle_reduce(const oracle_terms *terms, void *buffer, size_t count);
 
+/* An IEEE format: sign, exponent, fraction. */
+typedef struct oracle_format {
+    int exponent_bits;
+    int fraction_bits;
+} oracle_format;
+
+oracle_format oracle_format_of(gsync_dtype dtype);
+
 /* A float32 as FLOAT16 or BFLOAT16, to nearest even. */
 uint16_t oracle_narrowed(gsync_dtype dtype, float value);
 
