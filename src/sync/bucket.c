@@ -72,20 +72,6 @@ static unsigned char *find_contiguous(const gs_pipeline *pipeline, size_t bucket
     return start;
 }
 
-static void pack(gs_pipeline *pipeline, size_t bucket) {
-    const gsync_dtype wire = wire_of(pipeline, bucket);
-    gs_float_mode mode;
-    gs_float_mode_enter(&mode);
-    for (uint32_t i = 0; i < bucket_at(pipeline, bucket)->gradient_count; i++) {
-        const uint32_t index = member(pipeline, bucket, i);
-        const gs_host_term term = term_of(pipeline, index);
-        unsigned char *place = place_of(pipeline, bucket, slot_of(pipeline, bucket), index);
-        gs_host_gather(place, wire, &term);
-        pipeline->bytes_copied += gs_tensor_count(term.tensor) * gsync_dtype_size(wire);
-    }
-    gs_float_mode_leave(&mode);
-}
-
 void gs_bucket_unpack(gs_pipeline *pipeline, size_t bucket) {
     const gsync_dtype wire = wire_of(pipeline, bucket);
     gs_float_mode mode;
@@ -206,7 +192,7 @@ void gs_bucket_offer(gs_pipeline *pipeline, size_t bucket, gs_lane_operation *op
         /* The result is to be held back, so it needs a place until the end of the step. */
         operation->data = slot_of(pipeline, bucket);
         if (pipeline->step.contributes) {
-            pack(pipeline, bucket);
+            encode(pipeline, 0, bucket_at(pipeline, bucket)->element_count, operation->data);
         }
         return;
     }
