@@ -225,7 +225,7 @@ static gsync_status open_lane(gsync_reducer *reducer) {
         .ring_bytes = gs_lane_ring_bytes(slot_bytes(reducer)),
         .wire_bytes_max = slot_bytes(reducer),
         .reduce_bytes_max = gs_pipeline_wide_bytes(reducer->shapes, reducer->gradient_count, &rule),
-        .widening_max = sizeof(float) / sizeof(uint16_t),
+        .widening_max = GS_GRADIENT_WIDENING_MAX,
     };
     return gs_lane_open(reducer->comm->group, &shape, &reducer->pipeline.lane);
 }

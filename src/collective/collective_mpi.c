@@ -35,7 +35,6 @@ gsync_status gs_mpi_translate(int code, const char *call) {
     MPI_Error_string(code, text, &length);
     return gs_fail(GSYNC_ERR_TRANSPORT, "%s failed: %s", call, text);
 }
-#define TRY_MPI(call) GS_TRY(gs_mpi_translate((call), #call))
 
 static bool is_finalized(void) {
     int flag = 0;

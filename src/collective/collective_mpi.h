@@ -18,6 +18,7 @@ gsync_status gs_mpi_ensure_initialized(void);
 
 /* What MPI's code means, GSYNC_OK or GSYNC_ERR_TRANSPORT with MPI's own words. */
 gsync_status gs_mpi_translate(int code, const char *call);
+#define TRY_MPI(call) GS_TRY(gs_mpi_translate((call), #call))
 
 /* MPI is initialised and not yet finalised. */
 bool gs_mpi_is_running(void);

@@ -6,8 +6,7 @@
 
 #include <string.h>
 
-/* Messages ring no bell. */
-static const gs_patience for_messages = {.look_ns = 20000, .yields = 1, .sleep_ns = 50000};
+const gs_patience gs_lane_for_messages = {.look_ns = 20000, .yields = 1, .sleep_ns = 50000};
 /* Also without a ring, look at the deadline now and then. */
 static const gs_patience for_peers = {.look_ns = 2000, .yields = 20, .sleep_ns = 50000000};
 
@@ -300,7 +299,7 @@ static bool look(void *argument) {
 gsync_status gs_lane_run(gs_lane *lane, const gs_lane_operation *operation, gs_idle_function idle, void *argument) {
     GS_TRY(gs_lane_post(lane, operation));
     run of = {.lane = lane, .idle = idle, .argument = argument};
-    const gs_patience *patience = lane->net != NULL || idle != NULL ? &for_messages : &for_peers;
+    const gs_patience *patience = lane->net != NULL || idle != NULL ? &gs_lane_for_messages : &for_peers;
     while (!of.is_done) {
         (void)gs_bell_wait(gs_group_bell(lane->group), look, &of, patience);
     }

@@ -126,6 +126,9 @@ gsync_status gs_lane_post(gs_lane *lane, const gs_lane_operation *operation);
  */
 gsync_status gs_lane_progress(gs_lane *lane, bool *is_done, bool *did_work);
 
+/* How a caller that has nothing else to do waits where messages are under way, which ring no bell. */
+extern const gs_patience gs_lane_for_messages;
+
 /* Called again and again while gs_lane_run waits; may be NULL. */
 typedef void (*gs_idle_function)(void *argument);
 

@@ -76,15 +76,9 @@ static void pack(gs_lane *lane) {
 /* Before this rank arrives: its first piece is packed by then, or, where peers can reach the data, all of it. */
 void gs_lane_flow_start(gs_lane *lane) {
     gs_lane_flow *flow = &lane->flow;
-    flow->elements = lane->shape.ring_bytes / GS_FLOW_PLACES / gsync_dtype_size(lane->operation.dtype);
-    flow->count = (uint32_t)((lane->operation.count + flow->elements - 1) / flow->elements);
-    flow->packed = flow->count;
-    flow->added = 0;
-    flow->cleared = 0;
-    flow->sent = 0;
-    flow->united = 0;
-    flow->known = 0;
-    flow->taken = 0;
+    const size_t elements = lane->shape.ring_bytes / GS_FLOW_PLACES / gsync_dtype_size(lane->operation.dtype);
+    const uint32_t count = (uint32_t)((lane->operation.count + elements - 1) / elements);
+    *flow = (gs_lane_flow){.base = flow->base, .elements = elements, .count = count, .packed = count};
     if (lane->operation.private_data != NULL && flow->count != 0) {
         flow->packed = 0;
         pack(lane);

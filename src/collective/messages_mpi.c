@@ -23,8 +23,6 @@ enum { TESTS = 8 };
  */
 static pthread_mutex_t mpi_calls = PTHREAD_MUTEX_INITIALIZER;
 
-#define TRY_MPI(call) GS_TRY(gs_mpi_translate((call), #call))
-
 typedef struct batch {
     MPI_Request *requests;
     size_t capacity;

@@ -11,9 +11,8 @@
 #endif
 
 /* A caller in gsync_finish has nothing else to do. Peers on this host ring; it still looks at its deadline now and
- * then. Messages ring no bell. */
+ * then. */
 static const gs_patience caller_for_peers = {.look_ns = 2000, .yields = 20, .sleep_ns = 20000000};
-static const gs_patience caller_for_messages = {.look_ns = 20000, .yields = 1, .sleep_ns = 50000};
 
 /* The helper leaves the core to backward. One that gave it up by yielding would get it back a time slice later; one
  * that sleeps gets it when it wakes. */
@@ -219,7 +218,7 @@ void gs_engine_add(gs_engine *engine, gs_pipeline *pipeline) {
     gs_engine_lock(engine);
     pipeline->next_pipeline = engine->pipelines;
     engine->pipelines = pipeline;
-    pthread_mutex_unlock(&engine->work);
+    gs_engine_unlock(engine);
 }
 
 void gs_engine_remove(gs_engine *engine, gs_pipeline *pipeline) {
@@ -231,7 +230,7 @@ void gs_engine_remove(gs_engine *engine, gs_pipeline *pipeline) {
     if (*link != NULL) {
         *link = pipeline->next_pipeline;
     }
-    pthread_mutex_unlock(&engine->work);
+    gs_engine_unlock(engine);
 }
 
 /* ---- callers ---- */
@@ -296,7 +295,7 @@ static bool look_as_caller(void *argument) {
 
 gsync_status gs_engine_wait(gs_engine *engine, gs_pipeline *pipeline) {
     caller_look at = {.engine = engine, .pipeline = pipeline};
-    const gs_patience *patience = moves_messages(engine) ? &caller_for_messages : &caller_for_peers;
+    const gs_patience *patience = moves_messages(engine) ? &gs_lane_for_messages : &caller_for_peers;
     while (!at.has_ended) {
         (void)gs_bell_wait(gs_group_bell(engine->group), look_as_caller, &at, patience);
     }

@@ -29,7 +29,6 @@ size_t gs_pipeline_slot_bytes(const gs_plan_gradient *shapes, size_t gradient_co
 /* A gradient joins a bucket that is below the cap, unless it is longer than the cap itself: then it is alone. */
 size_t gs_pipeline_wide_bytes(const gs_plan_gradient *shapes, size_t gradient_count, const gs_plan_rule *rule) {
     const size_t cap = rule->bytes_max > rule->bytes_first_max ? rule->bytes_max : rule->bytes_first_max;
-    const size_t widening_max = sizeof(float) / sizeof(uint16_t);
     size_t total = 0;
     size_t longest = 0;
     for (size_t i = 0; i < gradient_count; i++) {
@@ -40,7 +39,7 @@ size_t gs_pipeline_wide_bytes(const gs_plan_gradient *shapes, size_t gradient_co
     if (rule->strategy == GSYNC_STRATEGY_SINGLE || cap > total) {
         return total;
     }
-    const size_t two_caps = 2 * widening_max * cap;
+    const size_t two_caps = 2 * GS_GRADIENT_WIDENING_MAX * cap;
     const size_t most = longest > two_caps ? longest : two_caps;
     return most < total ? most : total;
 }

@@ -97,6 +97,9 @@ struct gs_pipeline {
     _Atomic int is_ended;    /* all buckets are through, or status tells why not */
 };
 
+/* A gradient's elements become at most so many times longer in the wide type: 16 bits become 32. */
+enum { GS_GRADIENT_WIDENING_MAX = 2 };
+
 /* Sizes: a rank's slot memory for any plan over these gradients, if it has to be there (see gs_pipeline_lay_out), and
  * the largest bucket that any plan can have, in the wide type. */
 size_t gs_pipeline_slot_bytes(const gs_plan_gradient *shapes, size_t gradient_count, bool sums_wide);
