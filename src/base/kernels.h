@@ -28,6 +28,23 @@ typedef struct gs_division {
 /* divisor != 0. By a power of two with a normal float32 reciprocal the product has the quotient's bits. */
 gs_division gs_division_by(double divisor);
 
+/* How elements are rounded on the way, as if they had crossed a narrow wire. */
+typedef struct gs_rounding {
+    enum { GS_ROUND_NOT, GS_ROUND_HALF, GS_ROUND_BFLOAT } to;
+    float scale; /* HALF: a power of two by which elements are multiplied before rounding, and divided after it */
+} gs_rounding;
+
+/* What passes over elements notice. Callers clear it; calls add to it. */
+typedef struct gs_findings {
+    double square_sum;        /* of results, in float64 */
+    float absmax;             /* the largest finite magnitude of what was rounded: of sources, not of results */
+    uint64_t saturated;       /* finite elements beyond the range of the wire, which became its largest value */
+    uint64_t flushed;         /* elements other than 0 that rounding made 0 */
+    bool has_nonfinite;       /* inf or NaN was among the inputs, or came out */
+    int nonfinite_source;     /* the first source that had one at nonfinite_element; -1: finite inputs overflowed */
+    size_t nonfinite_element; /* the first such element, counted as the call counts its elements */
+} gs_findings;
+
 /* Elements [first, first + count) of all sources, summed in their order and divided once, go to all targets. */
 typedef struct gs_reduction {
     const void *const *sources;
@@ -37,6 +54,8 @@ typedef struct gs_reduction {
     gs_division division;
     size_t first;
     size_t count;
+    gs_rounding rounding;  /* float32: every source before it is added, and the result */
+    gs_findings *findings; /* NULL: nothing is looked for */
 } gs_reduction;
 
 typedef struct gs_kernels {

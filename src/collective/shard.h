@@ -9,6 +9,7 @@
  */
 
 #include "base/dtype.h"
+#include "base/kernels.h"
 
 typedef struct gs_shard_job {
     const void *const *sources; /* elements of source_dtype */
@@ -21,6 +22,8 @@ typedef struct gs_shard_job {
     double divisor;           /* 1: nothing is divided; 0: the result is zero. Floating types only */
     size_t first;             /* elements [first, first + count) of every source and target */
     size_t count;
+    gs_rounding rounding;  /* SUM of float32: every source before it is added, and the result */
+    gs_findings *findings; /* SUM of floating types. NULL: nothing is looked for */
 } gs_shard_job;
 
 void gs_shard_reduce(const gs_shard_job *job);
