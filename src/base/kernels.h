@@ -15,9 +15,7 @@
  * out is the target gone through again.
  */
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "base/wire_format.h"
 
 /* How a sum is divided so that it has the bits of the quotient: see gs_division_by. */
 typedef struct gs_division {
@@ -57,6 +55,15 @@ typedef struct gs_reduction {
     gs_rounding rounding;  /* float32: every source before it is added, and the result */
     gs_findings *findings; /* NULL: nothing is looked for */
 } gs_reduction;
+
+/* What is ordinary on a 16-bit wire, by the bits of magnitudes. */
+typedef struct gs_narrowing {
+    float scale;           /* HALF: as in gs_rounding */
+    uint32_t flushed_most; /* from the smallest magnitude to this one elements become 0 */
+    uint32_t end;          /* from this one on they saturate, or are not finite */
+} gs_narrowing;
+
+enum { GS_NARROWING_GROUP = 1024 };
 
 typedef struct gs_kernels {
     const char *name;
@@ -99,6 +106,26 @@ typedef struct gs_kernels {
     /* Neither infinite nor NaN is any of them. */
     bool (*is_finite_f32)(const float *x, size_t count);
     bool (*is_finite_f64)(const double *x, size_t count);
+
+    /*
+     * Of the codecs in src/wire, which say what is written. Encoders stop before the first group of elements, or block,
+     * in which one is out of the ordinary, and return how many elements there were before it; those are in the
+     * findings, if there are any. Decoding needs no care. `number` is that of the first element in the stream.
+     */
+    size_t (*encode_half)(uint16_t *wire, const float *x, size_t count, const gs_narrowing *how, gs_findings *findings);
+    size_t (*encode_bfloat)(uint16_t *wire, const float *x, size_t count, const gs_narrowing *how,
+                            gs_findings *findings);
+    size_t (*encode_int8)(uint8_t *wire, const float *x, size_t count, gs_findings *findings);
+    size_t (*encode_int8_stochastic)(uint8_t *wire, const float *x, size_t count, gs_random_stream stream,
+                                     uint32_t number, gs_findings *findings);
+    size_t (*encode_float8)(uint8_t *wire, const float *x, size_t count, gs_findings *findings);
+    void (*decode_half)(float *x, const uint16_t *wire, size_t count, float factor);
+    void (*decode_int8)(float *x, const uint8_t *wire, size_t count);
+    void (*decode_float8)(float *x, const uint8_t *wire, size_t count);
+    void (*decode_add_half)(float *sum, const uint16_t *wire, size_t count, float factor);
+    void (*decode_add_bfloat)(float *sum, const uint16_t *wire, size_t count);
+    void (*decode_add_int8)(float *sum, const uint8_t *wire, size_t count);
+    void (*decode_add_float8)(float *sum, const uint8_t *wire, size_t count);
 } gs_kernels;
 
 /* PLAIN is whatever the library is compiled for: SSE2 on x86-64, NEON on AArch64. */

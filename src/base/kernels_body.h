@@ -110,6 +110,10 @@ static void narrow_bfloat(uint16_t *restrict to, const float *restrict from, siz
     }
 }
 
+/* ---- narrow wires ---- */
+
+#include "base/kernels_wire.h"
+
 /* ---- the table ---- */
 
 const gs_kernels GS_KERNELS_TABLE = {
@@ -136,4 +140,16 @@ const gs_kernels GS_KERNELS_TABLE = {
     .square_sum_f64 = square_sum_f64,
     .is_finite_f32 = is_finite_f32,
     .is_finite_f64 = is_finite_f64,
+    .encode_half = encode_half,
+    .encode_bfloat = encode_bfloat,
+    .encode_int8 = encode_int8,
+    .encode_int8_stochastic = encode_int8_stochastic,
+    .encode_float8 = encode_float8,
+    .decode_half = decode_half,
+    .decode_int8 = decode_int8,
+    .decode_float8 = decode_float8,
+    .decode_add_half = decode_add_half,
+    .decode_add_bfloat = decode_add_bfloat,
+    .decode_add_int8 = decode_add_int8,
+    .decode_add_float8 = decode_add_float8,
 };
