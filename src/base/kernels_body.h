@@ -14,7 +14,7 @@
 
 #include <math.h>
 
-#if defined(__AVX512F__) || defined(__F16C__)
+#if defined(__SSE2__)
 #include <immintrin.h>
 #endif
 
@@ -27,15 +27,51 @@
 #endif
 
 #define INLINE static inline __attribute__((always_inline))
+#if defined(__clang__)
+#define NOT_INLINE static __attribute__((noinline))
+#else
+#define NOT_INLINE static __attribute__((noinline, noclone))
+#endif
 
 enum {
     UNROLL = 4,          /* vectors of a step: enough that counting and looking up pointers hides behind the memory */
     SOURCES_AT_ONCE = 8, /* read side by side, and as many targets written */
     STRIP = 1024,        /* elements of a sum that stays in the first-level cache */
-    SQUARE_SUMS = 16
+    SQUARE_SUMS = 16,
+    SQUARE_VECTORS = SQUARE_SUMS * sizeof(double) / VECTOR_BYTES
 };
 
 typedef double double_vector __attribute__((vector_size(VECTOR_BYTES)));
+
+/* Compilers do not find the instruction for it. */
+typedef int64_t bit_vector __attribute__((vector_size(VECTOR_BYTES)));
+
+INLINE bool is_any_set(bit_vector bits) {
+#if defined(__AVX512F__)
+    return _mm512_test_epi64_mask((__m512i)bits, (__m512i)bits) != 0;
+#elif defined(__AVX2__)
+    return _mm256_testz_si256((__m256i)bits, (__m256i)bits) == 0;
+#elif defined(__SSE2__)
+    return _mm_movemask_epi8((__m128i)bits) != 0; /* masks: whole lanes are set */
+#else
+    int64_t any = 0;
+    for (size_t k = 0; k < VECTOR_BYTES / sizeof any; k++) {
+        any |= bits[k];
+    }
+    return any != 0;
+#endif
+}
+
+static double total_of(const double_vector *square_sums) {
+    double tree[SQUARE_SUMS];
+    memcpy(tree, square_sums, sizeof tree);
+    for (size_t width = SQUARE_SUMS / 2; width > 0; width /= 2) {
+        for (size_t k = 0; k < width; k++) {
+            tree[k] += tree[k + width];
+        }
+    }
+    return tree[0] == tree[0] ? tree[0] : (double)NAN;
+}
 
 /* ---- float32 and float64: the same functions, named for the type ---- */
 
@@ -43,12 +79,19 @@ typedef double double_vector __attribute__((vector_size(VECTOR_BYTES)));
 #define JOIN(stem, suffix) JOIN_(stem, suffix)
 #define NAME(stem) JOIN(stem, SUFFIX)
 
+#define VECTOR NAME(vector)
+#define VECTOR_OF_BITS NAME(vector_of_bits)
+#define LANES (VECTOR_BYTES / sizeof(REAL))
+
 #define REAL float
 #define BITS int32_t
 #define SUFFIX _f32
 #define ONE_NAN INT32_C(0x7fc00000)
 #define INFINITE INT32_C(0x7f800000)
 #include "base/kernels_real.h"
+#include "base/kernels_round.h"
+
+#include "base/kernels_notice.h"
 #undef REAL
 #undef BITS
 #undef SUFFIX
@@ -61,6 +104,53 @@ typedef double double_vector __attribute__((vector_size(VECTOR_BYTES)));
 #define ONE_NAN INT64_C(0x7ff8000000000000)
 #define INFINITE INT64_C(0x7ff0000000000000)
 #include "base/kernels_real.h"
+
+/* Doubles cross no narrow wire. */
+INLINE vector_f64 cross_f64(vector_f64 x, const narrow_wire *wire) {
+    (void)wire;
+    return x;
+}
+
+INLINE vector_f64 larger_f64(vector_f64 a, vector_f64 b) {
+    (void)b;
+    return a;
+}
+
+INLINE vector_f64 least_of_f64(vector_f64 least, vector_f64 magnitude) {
+    (void)magnitude;
+    return least;
+}
+
+INLINE vector_of_bits_f64 is_doubtful_f64(vector_f64 least, const narrow_wire *wire) {
+    (void)least, (void)wire;
+    return (vector_of_bits_f64){0};
+}
+
+INLINE double_vector widen_part_f64(vector_f64 x, size_t part) {
+    (void)part;
+    return x;
+}
+
+#include "base/kernels_notice.h"
+
+static void reduce_f32(const gs_reduction *job) {
+    if (job->findings == NULL && job->rounding.to == GS_ROUND_NOT) {
+        reduce_only_f32(job);
+        return;
+    }
+    gs_findings unasked = {0};
+    reduce_noticing_f32(job, job->findings != NULL ? job->findings : &unasked);
+}
+
+static void reduce_f64(const gs_reduction *job) {
+    if (job->findings == NULL) {
+        reduce_only_f64(job);
+        return;
+    }
+    gs_reduction unrounded = *job;
+    unrounded.rounding.to = GS_ROUND_NOT;
+    reduce_noticing_f64(&unrounded, job->findings);
+}
 
 /* ---- 16-bit elements ---- */
 

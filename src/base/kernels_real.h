@@ -5,10 +5,6 @@
  * SUFFIX of names, and the bits of ONE_NAN and INFINITE.
  */
 
-#define VECTOR NAME(vector)
-#define VECTOR_OF_BITS NAME(vector_of_bits)
-#define LANES (VECTOR_BYTES / sizeof(REAL))
-
 typedef REAL VECTOR __attribute__((vector_size(VECTOR_BYTES)));
 typedef BITS VECTOR_OF_BITS __attribute__((vector_size(VECTOR_BYTES)));
 
@@ -36,11 +32,7 @@ INLINE VECTOR_OF_BITS NAME(is_nan)(VECTOR x) {
 }
 
 INLINE bool NAME(any)(VECTOR_OF_BITS mask) {
-    BITS any = 0;
-    for (size_t k = 0; k < LANES; k++) {
-        any |= mask[k];
-    }
-    return any != 0;
+    return is_any_set((bit_vector)mask);
 }
 
 /*
@@ -281,7 +273,8 @@ static void NAME(sum_strip)(REAL *strip, const gs_reduction *job, size_t first, 
     }
 }
 
-static void NAME(reduce)(const gs_reduction *job) {
+/* Without rounding, and without looking for anything. */
+static void NAME(reduce_only)(const gs_reduction *job) {
     const bool is_few = job->source_count <= SOURCES_AT_ONCE && job->target_count <= SOURCES_AT_ONCE;
     if (is_few && job->division.how != GS_DIVIDE_WIDE) {
         NAME(reduce_at_once)(job);
@@ -311,9 +304,9 @@ INLINE double_vector NAME(squares)(const REAL *x) {
     return wide * wide;
 }
 
-static double NAME(square_sum)(const REAL *x, size_t count) {
-    enum { COUNT = VECTOR_BYTES / sizeof(double), VECTORS = SQUARE_SUMS / COUNT };
-    double_vector sums[VECTORS] = {{0}};
+/* Adds to the SQUARE_SUMS; count is a multiple of their number unless it is the last. */
+INLINE void NAME(add_squares)(double_vector *sums, const REAL *x, size_t count) {
+    enum { COUNT = VECTOR_BYTES / sizeof(double) };
     for (size_t k = 0; k < count; k += SQUARE_SUMS) {
         REAL last[SQUARE_SUMS] = {0};
         const REAL *from = x + k;
@@ -321,18 +314,16 @@ static double NAME(square_sum)(const REAL *x, size_t count) {
             memcpy(last, from, (count - k) * sizeof(REAL));
             from = last;
         }
-        for (size_t v = 0; v < VECTORS; v++) {
+        for (size_t v = 0; v < SQUARE_VECTORS; v++) {
             sums[v] += NAME(squares)(from + v * COUNT);
         }
     }
-    double tree[SQUARE_SUMS];
-    memcpy(tree, sums, sizeof tree);
-    for (size_t width = SQUARE_SUMS / 2; width > 0; width /= 2) {
-        for (size_t k = 0; k < width; k++) {
-            tree[k] += tree[k + width];
-        }
-    }
-    return tree[0] == tree[0] ? tree[0] : (double)NAN;
+}
+
+static double NAME(square_sum)(const REAL *x, size_t count) {
+    double_vector sums[SQUARE_VECTORS] = {{0}};
+    NAME(add_squares)(sums, x, count);
+    return total_of(sums);
 }
 
 static bool NAME(is_finite)(const REAL *x, size_t count) {
@@ -344,7 +335,3 @@ static bool NAME(is_finite)(const REAL *x, size_t count) {
     }
     return !NAME(any)(found);
 }
-
-#undef VECTOR
-#undef VECTOR_OF_BITS
-#undef LANES
