@@ -5,6 +5,19 @@
 #include "base/float_mode.h"
 #include "base/kernels.h"
 
+#include <assert.h>
+#include <math.h>
+
+static bool rounds(const gs_shard_job *job) {
+    return job->source_dtype == GSYNC_FLOAT32 && job->rounding.to != GS_ROUND_NOT;
+}
+
+/* Though it may be looked at. */
+static bool leaves_data_alone(const gs_shard_job *job) {
+    return job->source_count == 1 && job->target_count == 1 && job->sources[0] == job->targets[0] &&
+           job->source_dtype == job->target_dtype && job->divisor == 1.0 && !rounds(job);
+}
+
 static const unsigned char *at(const void *base, size_t index, gsync_dtype dtype) {
     return (const unsigned char *)base + index * gsync_dtype_size(dtype);
 }
@@ -89,16 +102,64 @@ static bool reduce_directly(const gs_shard_job *job) {
     const gs_reduction reduction = {.sources = job->sources,
                                     .source_count = job->source_count,
                                     .targets = job->targets,
-                                    .target_count = job->target_count,
+                                    .target_count = leaves_data_alone(job) ? 0 : job->target_count,
                                     .division = gs_division_by(job->divisor),
                                     .first = job->first,
-                                    .count = job->count};
+                                    .count = job->count,
+                                    .rounding = job->rounding,
+                                    .findings = job->findings};
     if (job->source_dtype == GSYNC_FLOAT32) {
         gs_kernels_best()->reduce_f32(&reduction);
     } else {
         gs_kernels_best()->reduce_f64(&reduction);
     }
     return true;
+}
+
+/* ---- what is found in a block ---- */
+
+static int source_of_nonfinite(const gs_shard_job *job, size_t index) {
+    for (int s = 0; s < job->source_count; s++) {
+        gs_wide_block one;
+        gs_widen(&one, at(job->sources[s], index, job->source_dtype), job->source_dtype, 1);
+        if (!isfinite(one.f[0])) {
+            return s;
+        }
+    }
+    return -1;
+}
+
+/* Of elements as they are stored: a sum may overflow only in the type of the target. They are not stored yet, since
+ * targets may be the sources. */
+static void find(const gs_shard_job *job, const gs_wide_block *narrow, size_t first, size_t count) {
+    gs_wide_block results;
+    gs_widen(&results, narrow, job->target_dtype, count);
+    const void *const source = results.f;
+    gs_findings *const findings = job->findings;
+    const bool had_nonfinite = findings->has_nonfinite;
+    gs_kernels_best()->reduce_f32(&(gs_reduction){
+        .sources = &source, .source_count = 1, .division = gs_division_by(1.0), .count = count, .findings = findings});
+    if (findings->has_nonfinite && !had_nonfinite) {
+        const size_t index = first + findings->nonfinite_element;
+        findings->nonfinite_element = index - job->first;
+        findings->nonfinite_source = source_of_nonfinite(job, index);
+    }
+}
+
+static bool is_looked_at(const gs_shard_job *job) {
+    return job->findings != NULL && gs_dtype_wide(job->source_dtype) == GSYNC_FLOAT32;
+}
+
+static void store_block(const gs_shard_job *job, const gs_wide_block *wide, size_t first, size_t count) {
+    if (is_looked_at(job)) {
+        gs_wide_block narrow;
+        gs_narrow(&narrow, wide, job->target_dtype, count);
+        find(job, &narrow, first, count);
+    }
+    const int target_count = leaves_data_alone(job) ? 0 : job->target_count;
+    for (int t = 0; t < target_count; t++) {
+        gs_narrow((void *)at(job->targets[t], first, job->target_dtype), wide, job->target_dtype, count);
+    }
 }
 
 static void reduce_block(const gs_shard_job *job, size_t first, size_t count) {
@@ -112,20 +173,18 @@ static void reduce_block(const gs_shard_job *job, size_t first, size_t count) {
         }
         divide(&wide, gs_dtype_wide(job->source_dtype), job->divisor, count);
     }
-    for (int t = 0; t < job->target_count; t++) {
-        gs_narrow((void *)at(job->targets[t], first, job->target_dtype), &wide, job->target_dtype, count);
-    }
+    store_block(job, &wide, first, count);
 }
 
 bool gs_shard_changes_nothing(const gs_shard_job *job) {
-    return job->source_count == 1 && job->target_count == 1 && job->sources[0] == job->targets[0] &&
-           job->source_dtype == job->target_dtype && job->divisor == 1.0;
+    return leaves_data_alone(job) && job->findings == NULL;
 }
 
 static void reduce(const gs_shard_job *job) {
     if (reduce_directly(job)) {
         return;
     }
+    assert(!rounds(job) || job->source_count == 0 || job->divisor == 0.0);
     for (size_t done = 0; done < job->count; done += GS_BLOCK) {
         const size_t left = job->count - done;
         reduce_block(job, job->first + done, left < GS_BLOCK ? left : GS_BLOCK);
