@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GS_DEVICE_DEVICE_CUDA_H
+#define GS_DEVICE_DEVICE_CUDA_H
+
+/*
+ * Memory, streams, events and passes over gradients on one GPU. The CUDA runtime is spoken to here and in the launchers
+ * of device_cuda_kernels.cu only; streams and events are void * elsewhere. Every function leaves the calling thread's
+ * current device as it was, and touches no default stream.
+ */
+
+#include "base/fail.h"
+#include "device/tensor.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef enum gs_place { GS_PLACE_HOST, GS_PLACE_DEVICE, GS_PLACE_MANAGED } gs_place;
+
+/* Where memory is, and on which device. Host where there is no GPU, no driver, or the runtime does not know it. */
+gs_place gs_cuda_place_of(const void *address, int *device);
+
+typedef struct gs_cuda gs_cuda; /* one device, as one reducer or communicator uses it */
+
+/* Of the device that is current. GSYNC_ERR_UNSUPPORTED, with the driver's words, where there is none. Loads every
+ * kernel at once: a first launch in the middle of a step could wait for the device. */
+gsync_status gs_cuda_open(gs_cuda **cuda);
+void gs_cuda_close(gs_cuda *cuda);
+int gs_cuda_device(const gs_cuda *cuda);
+const char *gs_cuda_bus_id(const gs_cuda *cuda);
+
+gsync_status gs_cuda_stream_new(gs_cuda *cuda, bool has_high_priority, void **stream); /* non-blocking */
+void gs_cuda_stream_free(gs_cuda *cuda, void *stream);
+gsync_status gs_cuda_event_new(gs_cuda *cuda, void **event); /* without timing */
+void gs_cuda_event_free(gs_cuda *cuda, void *event);
+gsync_status gs_cuda_record(gs_cuda *cuda, void *event, void *stream);
+gsync_status gs_cuda_wait(gs_cuda *cuda, void *stream, void *event);
+/* Never waits. */
+gsync_status gs_cuda_is_done(gs_cuda *cuda, void *event, bool *is_done);
+gsync_status gs_cuda_is_capturing(gs_cuda *cuda, void *stream, bool *is_capturing);
+
+/* Outside steps only: allocation may wait for the device. Zero at first. pinned: on the host, for copies. */
+gsync_status gs_cuda_new(gs_cuda *cuda, void **memory, size_t bytes, const char *what);
+void gs_cuda_free(gs_cuda *cuda, void *memory);
+gsync_status gs_cuda_pinned_new(gs_cuda *cuda, void **memory, size_t bytes, const char *what);
+void gs_cuda_pinned_free(gs_cuda *cuda, void *memory);
+gsync_status gs_cuda_copy(gs_cuda *cuda, void *to, const void *from, size_t bytes, void *stream);
+
+/* What one gradient brings into a bucket, and where its result goes: as gs_host_term, in device memory. */
+typedef struct gs_cuda_term {
+    void *data; /* NULL: nothing is brought; the result goes nowhere */
+    const void *accumulator;
+    size_t rows;
+    size_t columns;
+    size_t row_pitch;
+    size_t offset; /* of its first element in the bucket */
+} gs_cuda_term;
+
+/* What kernels add to, in device memory. */
+typedef struct gs_cuda_findings {
+    double square_sum;
+    uint32_t absmax_bits; /* of a float32; maximum */
+    uint32_t has_nonfinite;
+    uint64_t first_nonfinite; /* element of the bucket; minimum */
+    uint64_t saturated;
+    uint64_t flushed;
+} gs_cuda_findings;
+
+/* One pass over a bucket: everything one kernel does. terms lie in device memory, in the order of their offsets. */
+typedef struct gs_cuda_pass {
+    const gs_cuda_term *terms;
+    size_t term_count;
+    size_t count;               /* elements of the bucket, with what fills up blocks */
+    gsync_dtype dtype;          /* of the gradients */
+    gsync_dtype wire;           /* of the bucket's elements */
+    double factor;              /* encode: gradients count this often. decode: results are multiplied by it */
+    const double *divisor;      /* decode: device memory; NULL: 1. By a quotient that is rounded once */
+    float scale;                /* wire FLOAT16 made from float32: elements are multiplied by it, and results divided */
+    gs_cuda_findings *findings; /* NULL: nothing is looked for */
+} gs_cuda_pass;
+
+/* bucket = the terms; and terms' data = the bucket. Each reads and writes every element once. */
+gsync_status gs_cuda_encode(gs_cuda *cuda, const gs_cuda_pass *pass, void *bucket, void *stream);
+gsync_status gs_cuda_decode(gs_cuda *cuda, const gs_cuda_pass *pass, const void *bucket, void *stream);
+/* shard[k] = (sum over ranks, in their order, of parts[rank * stride + k]) / divisor: of elements of wire type, summed
+ * in float32 (float64 for float64), rounded once to wire type. */
+gsync_status gs_cuda_combine(gs_cuda *cuda, const void *parts, int ranks, size_t stride, void *shard, size_t count,
+                             gsync_dtype wire, float scale, const double *divisor, gs_cuda_findings *findings,
+                             void *stream);
+/* accumulator = (starts ? 0 : accumulator) + factor * data, in the wide type. */
+gsync_status gs_cuda_accumulate(gs_cuda *cuda, void *accumulator, const gs_cuda_term *term, gsync_dtype dtype,
+                                double factor, bool starts, void *stream);
+
+#endif
