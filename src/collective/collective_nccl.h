@@ -28,8 +28,11 @@ gsync_status gs_nccl_adopt(void *comm, uint32_t timeout_ms, const gs_logger *log
 /* Never waits longer than a moment for the others; NULL accepted. What is still queued is aborted. */
 void gs_nccl_close(gs_nccl *nccl);
 
-/* In place. The sum in NCCL's own order and, for 16-bit types, precision. */
-gsync_status gs_nccl_all_reduce(gs_nccl *nccl, void *data, size_t count, gsync_dtype dtype, void *stream);
+/* In place. The sum in NCCL's own order and, for 16-bit types, precision. Every rank's elements are first multiplied by
+ * factor, a power of two that is the same on all ranks: 1 is a plain sum, anything else NCCL's pre-multiplied one. Its
+ * operation is made when a factor is first used, and kept. */
+gsync_status gs_nccl_all_reduce(gs_nccl *nccl, void *data, size_t count, gsync_dtype dtype, double factor,
+                                void *stream);
 /* Part r of `from` goes to rank r, and from rank r comes part r of `to`; parts of `bytes` each. */
 gsync_status gs_nccl_all_to_all(gs_nccl *nccl, const void *from, void *to, size_t bytes, void *stream);
 /* Every rank's part, of `bytes`, which lies at its place in `data` already. In place. */

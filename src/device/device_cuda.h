@@ -78,7 +78,11 @@ typedef struct gs_cuda_pass {
     gs_cuda_findings *findings; /* NULL: nothing is looked for */
 } gs_cuda_pass;
 
-/* bucket = the terms; and terms' data = the bucket. Each reads and writes every element once. */
+/*
+ * bucket = the terms; and terms' data = the bucket. Each reads and writes every element once, so the bucket may be the
+ * terms' own memory, and an accumulator may be the bucket's: encode with the wide type as wire then accumulates. A
+ * divisor of 0 makes the result zero, whatever the bucket holds.
+ */
 gsync_status gs_cuda_encode(gs_cuda *cuda, const gs_cuda_pass *pass, void *bucket, void *stream);
 gsync_status gs_cuda_decode(gs_cuda *cuda, const gs_cuda_pass *pass, const void *bucket, void *stream);
 /* shard[k] = (sum over ranks, in their order, of parts[rank * stride + k]) / divisor: of elements of wire type, summed
@@ -86,6 +90,25 @@ gsync_status gs_cuda_decode(gs_cuda *cuda, const gs_cuda_pass *pass, const void 
 gsync_status gs_cuda_combine(gs_cuda *cuda, const void *parts, int ranks, size_t stride, void *shard, size_t count,
                              gsync_dtype wire, float scale, const double *divisor, gs_cuda_findings *findings,
                              void *stream);
+/* What a rank brings into a step, besides gradients. */
+typedef struct gs_cuda_share {
+    double weight;
+    uint32_t micro_batches;
+    uint32_t contributes; /* 0: it counts for nothing */
+    uint64_t words[6];    /* not for the device */
+} gs_cuda_share;
+
+typedef enum gs_cuda_divide {
+    GS_CUDA_DIVIDE_WINDOW,        /* by the most micro-batches that a rank has */
+    GS_CUDA_DIVIDE_PARTICIPANTS,  /* by the number of ranks that contribute */
+    GS_CUDA_DIVIDE_MICRO_BATCHES, /* by the sum of theirs */
+    GS_CUDA_DIVIDE_WEIGHT         /* by the sum of their weights, in the order of ranks */
+} gs_cuda_divide;
+
+/* divisor[0] = what the shares of all ranks, in device memory like it, come to, times factor. One small kernel. */
+gsync_status gs_cuda_add_shares(gs_cuda *cuda, const gs_cuda_share *shares, int ranks, gs_cuda_divide divide,
+                                double factor, double *divisor, void *stream);
+
 /* accumulator = (starts ? 0 : accumulator) + factor * data, in the wide type. */
 gsync_status gs_cuda_accumulate(gs_cuda *cuda, void *accumulator, const gs_cuda_term *term, gsync_dtype dtype,
                                 double factor, bool starts, void *stream);
