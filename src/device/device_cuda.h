@@ -16,8 +16,19 @@
 
 typedef enum gs_place { GS_PLACE_HOST, GS_PLACE_DEVICE, GS_PLACE_MANAGED } gs_place;
 
-/* Where memory is, and on which device. Host where there is no GPU, no driver, or the runtime does not know it. */
+/* Where memory is, and on which device (host: -1). Host where there is no GPU, no driver, or the runtime does not know
+ * it; page-locked memory of the host is the host's. */
 gs_place gs_cuda_place_of(const void *address, int *device);
+
+/* How many devices this process may use, which CUDA_VISIBLE_DEVICES decides before the runtime counts. 0 where there is
+ * no GPU or no driver. */
+int gs_cuda_visible_count(void);
+
+/* The device that a launcher's local_rank stands for: ranks of one host go round the visible devices. -1: there is
+ * none. It only names one; nothing here makes a device current. */
+static inline int gs_cuda_device_for(int local_rank, int visible_count) {
+    return visible_count > 0 && local_rank >= 0 ? local_rank % visible_count : -1;
+}
 
 typedef struct gs_cuda gs_cuda; /* one device, as one reducer or communicator uses it */
 
@@ -55,41 +66,62 @@ typedef struct gs_cuda_term {
     size_t offset; /* of its first element in the bucket */
 } gs_cuda_term;
 
-/* What kernels add to, in device memory. */
+/* What passes notice. Zero bits: nothing so far. */
 typedef struct gs_cuda_findings {
-    double square_sum;
-    uint32_t absmax_bits; /* of a float32; maximum */
+    double square_sum;    /* decode, combine: of results as they are stored, in float64 */
+    uint32_t absmax_bits; /* encode: the largest finite magnitude of what is sent, as the bits of a float32 */
     uint32_t has_nonfinite;
-    uint64_t first_nonfinite; /* element of the bucket; minimum */
+    uint64_t first_nonfinite; /* the first such element of the bucket or shard */
     uint64_t saturated;
     uint64_t flushed;
 } gs_cuda_findings;
 
-/* One pass over a bucket: everything one kernel does. terms lie in device memory, in the order of their offsets. */
+enum { GS_CUDA_BLOCKS_MAX = 512 };
+
+/*
+ * What kernels add to, in device memory that was zero at first. One stream's passes at a time. The order in which
+ * squares are added follows from the number of elements alone, not from the device nor from chance: equal buckets give
+ * equal bits everywhere. Read it back as far as `found` goes.
+ */
+typedef struct gs_cuda_notebook {
+    gs_cuda_findings found;
+    uint32_t blocks_done; /* what follows belongs to the kernel that runs */
+    gs_cuda_findings partial[GS_CUDA_BLOCKS_MAX];
+} gs_cuda_notebook;
+
+/* One pass over a bucket: everything one kernel does. */
 typedef struct gs_cuda_pass {
-    const gs_cuda_term *terms;
+    const gs_cuda_term *terms;      /* in device memory, in the order of their offsets; not overlapping */
+    const gs_cuda_term *host_terms; /* the same on the host; read during the call only */
     size_t term_count;
-    size_t count;               /* elements of the bucket, with what fills up blocks */
-    gsync_dtype dtype;          /* of the gradients */
-    gsync_dtype wire;           /* of the bucket's elements */
-    double factor;              /* encode: gradients count this often. decode: results are multiplied by it */
-    const double *divisor;      /* decode: device memory; NULL: 1. By a quotient that is rounded once */
-    float scale;                /* wire FLOAT16 made from float32: elements are multiplied by it, and results divided */
-    gs_cuda_findings *findings; /* NULL: nothing is looked for */
+    size_t count;          /* elements of the bucket, with what fills up blocks */
+    gsync_dtype dtype;     /* of the gradients */
+    gsync_dtype wire;      /* of the bucket's elements */
+    double factor;         /* encode: gradients count this often. decode: results are multiplied by it */
+    const double *divisor; /* decode: device memory; NULL: 1. By a quotient that is rounded once */
+    /* 0: the bucket is in the gradients' own type, or in a wider one. Otherwise it is a narrow wire: rounded as by
+     * gs_codec_float16 or gs_codec_bfloat16 (saturating), FLOAT16 after multiplication with this power of two. */
+    float scale;
+    gs_cuda_notebook *notebook; /* NULL: nothing is looked for */
 } gs_cuda_pass;
 
 /*
  * bucket = the terms; and terms' data = the bucket. Each reads and writes every element once, so the bucket may be the
- * terms' own memory, and an accumulator may be the bucket's: encode with the wide type as wire then accumulates. A
- * divisor of 0 makes the result zero, whatever the bucket holds.
+ * terms' own memory where both have elements of one size, and an accumulator may be the bucket's: encode with the wide
+ * type as wire then accumulates. A divisor of 0 makes the result zero, whatever the bucket holds.
+ *
+ * The bits are those of gs_host_gather, of gs_shard_reduce over one source, and of gs_host_scatter and gs_host_scale;
+ * on a narrow wire those of the codec. Where nothing is computed NaNs stay as they are; arithmetic makes one of all.
+ * Memory aligned to 16 bytes is read and written 16 bytes at a time. FLOAT64 has no other wire than FLOAT64.
  */
 gsync_status gs_cuda_encode(gs_cuda *cuda, const gs_cuda_pass *pass, void *bucket, void *stream);
 gsync_status gs_cuda_decode(gs_cuda *cuda, const gs_cuda_pass *pass, const void *bucket, void *stream);
 /* shard[k] = (sum over ranks, in their order, of parts[rank * stride + k]) / divisor: of elements of wire type, summed
- * in float32 (float64 for float64), rounded once to wire type. */
+ * in float32 (float64 for float64), rounded once to wire type. scale, divisor and notebook as in gs_cuda_pass. */
 gsync_status gs_cuda_combine(gs_cuda *cuda, const void *parts, int ranks, size_t stride, void *shard, size_t count,
-                             gsync_dtype wire, float scale, const double *divisor, gs_cuda_findings *findings,
+                             gsync_dtype wire, float scale, const double *divisor, gs_cuda_notebook *notebook,
                              void *stream);
+
 /* What a rank brings into a step, besides gradients. */
 typedef struct gs_cuda_share {
     double weight;
