@@ -114,6 +114,10 @@ INLINE vector_f64 cross_f64(vector_f64 x, const narrow_wire *wire) {
     return x;
 }
 
+INLINE double_vector add_square_f64(double_vector sum, double_vector x) {
+    return sum + x * x;
+}
+
 INLINE void see_f64(extremes *seen, vector_f64 magnitude) {
     (void)seen, (void)magnitude;
 }

@@ -131,7 +131,8 @@ INLINE void NAME(add_squares_of_step)(double_vector *sums, const VECTOR *results
     for (size_t u = 0; u < NOTICED; u++) {
         for (size_t part = 0; part < PARTS; part++) {
             const double_vector wide = NAME(widen_part)(results[u], part);
-            sums[(u * PARTS + part) % SQUARE_VECTORS] += wide * wide;
+            double_vector *const sum = &sums[(u * PARTS + part) % SQUARE_VECTORS];
+            *sum = NAME(add_square)(*sum, wide);
         }
     }
 }

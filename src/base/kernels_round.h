@@ -142,3 +142,12 @@ INLINE double_vector widen_part_f32(vector_f32 x, size_t part) {
     return __builtin_convertvector(of[part], double_vector);
 #endif
 }
+
+/* The square of a float is exact as a double, so that it does not matter whether it is rounded before it is added. */
+INLINE double_vector add_square_f32(double_vector sum, double_vector x) {
+#if defined(__AVX512F__)
+    return (double_vector)_mm512_fmadd_pd((__m512d)x, (__m512d)x, (__m512d)sum);
+#else
+    return sum + x * x;
+#endif
+}
