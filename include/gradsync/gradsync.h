@@ -75,6 +75,8 @@ typedef enum gsync_status {
     GSYNC_ERR_UNKNOWN_GRADIENT = -6, /* no gradient is registered at this address or under this name */
     GSYNC_ERR_CHANGED = -7,          /* checks_writes: a gradient was written after it was marked ready */
     GSYNC_ERR_UNSUPPORTED = -8,      /* not in this build, or not for this dtype */
+    GSYNC_ERR_NONFINITE = -9,        /* inf or NaN where a finite number is needed; nothing was changed */
+    GSYNC_ERR_DIVERGED = -10,        /* the loss scale is at its floor and step after step overflows */
 
     /* Try again when there is more of it. */
     GSYNC_ERR_MEMORY = -20,
@@ -270,6 +272,21 @@ typedef enum gsync_divisor {
     GSYNC_DIVIDE_BY_PARTICIPANTS = 1 /* GSYNC_MEAN divides by the number of ranks that contributed to the window */
 } gsync_divisor;
 
+/*
+ * What travels between ranks. A narrow wire is lossy: each contribution is rounded once, the sum is made in float32 in
+ * rank order and divided, and the result is rounded once more; every rank gets the same bits. Sums over the ranks of
+ * one host need no wire; there contributions are rounded all the same, so that one host trains as many do. On several
+ * hosts it is each host's sum that is rounded.
+ */
+typedef enum gsync_wire {
+    GSYNC_WIRE_NATIVE = 0,   /* the gradient's own type; nothing is lost */
+    GSYNC_WIRE_FLOAT16 = 1,  /* scaled by an agreed power of two, so that nothing overflows; 2 bytes an element */
+    GSYNC_WIRE_BFLOAT16 = 2, /* 2 bytes an element */
+    GSYNC_WIRE_INT8 = 3,     /* blocks of 256 elements with a scale each; 1.016 bytes an element */
+    GSYNC_WIRE_FLOAT8 = 4,   /* E4M3, blocks of 256 with a power-of-two scale each; 1.004 bytes an element */
+    GSYNC_WIRE_TOPK = 5      /* the largest elements of each gradient with their indices; 8 bytes each */
+} gsync_wire;
+
 typedef struct gsync_options {
     size_t struct_size;              /* set by the initializer */
     gsync_strategy strategy;         /* 0: DDP */
@@ -287,11 +304,18 @@ typedef struct gsync_options {
                                         and where no rank used it its buffer is left untouched */
     int checks_writes;               /* 1: for debugging. Each gradient is hashed when marked, before it is read and
                                         before the result is written; a late write is GSYNC_ERR_CHANGED, by name */
+    gsync_wire wire;                 /* 0: NATIVE. What travels; see gsync_reducer_set_wire for more than that */
+    int checks_finite;               /* 1: all ranks agree whether any reduced gradient holds inf or NaN:
+                                        gsync_step_info.found_inf. Implied by a loss scaler */
+    int computes_norm;               /* 1: the global norm of the reduced gradients is computed on their way:
+                                        gsync_step_info.grad_norm. Costs no pass of its own */
+    uint32_t replica_check_interval; /* n > 0: after every n-th step the ranks compare a hash of every gradient;
+                                        GSYNC_ERR_MISMATCH names the first that differs */
 } gsync_options;
 #define GSYNC_OPTIONS_INIT                                                                                             \
     {                                                                                                                  \
         sizeof(gsync_options), GSYNC_STRATEGY_DDP, GSYNC_ORDER_AGREED, 0, 0, GSYNC_MEAN, GSYNC_CLIENT_ACCUMULATES,     \
-            GSYNC_WEIGHT_OF_SUMS, GSYNC_DIVIDE_BY_WORLD, 0, 0, 0, 0                                                    \
+            GSYNC_WEIGHT_OF_SUMS, GSYNC_DIVIDE_BY_WORLD, 0, 0, 0, 0, GSYNC_WIRE_NATIVE, 0, 0, 0                        \
     }
 
 /** Not collective. On success the caller owns *reducer. comm must outlive the reducer's last step. */
@@ -325,6 +349,43 @@ GSYNC_API gsync_status gsync_reducer_set_uses(gsync_reducer *reducer, const char
  * commit GSYNC_ERR_UNSUPPORTED where gradients live in the library's bucket, which cannot change any more.
  */
 GSYNC_API gsync_status gsync_reducer_set_trainable(gsync_reducer *reducer, const char *name, int is_trainable);
+
+typedef enum gsync_feedback {
+    GSYNC_FEEDBACK_AUTO = 0, /* on for TOPK, off for the others */
+    GSYNC_FEEDBACK_ON = 1,
+    GSYNC_FEEDBACK_OFF = 2
+} gsync_feedback;
+
+typedef struct gsync_wire_options {
+    size_t struct_size;      /* set by the initializer */
+    size_t elements_min;     /* shorter gradients travel native. 0: 1024, for TOPK 16384: what has one dimension, biases
+                                and norms, stays dense. 1: none is too short */
+    uint32_t warmup_steps;   /* so many synchronised steps travel native first. FLOAT16 needs one at least, to know how
+                                large gradients are */
+    gsync_feedback feedback; /* error feedback: what rounding lost is added to the next step's gradient. For SGD; with
+                                Adam-like optimizers it spoils the second moment (see docs/compression.md) */
+    double density;          /* TOPK: the share of elements that travels, in (0, 1]. 0: 0.1 */
+    int is_stochastic;       /* INT8: 1: contributions are rounded up or down at random, with the right mean */
+    uint64_t seed;           /* is_stochastic: the random numbers follow from it, the step, the rank and the element */
+    int is_auto;             /* 1: each bucket tries both ways after the warm-up, and keeps the narrow wire only where
+                                it was more than 3 % faster: gsync_bucket_info tells */
+} gsync_wire_options;
+#define GSYNC_WIRE_OPTIONS_INIT                                                                                        \
+    { sizeof(gsync_wire_options), 0, 0, GSYNC_FEEDBACK_AUTO, 0.0, 0, 0, 0 }
+
+/**
+ * Before commit: the gradients whose names match the pattern (as the shell matches: *, ?, [...]; NULL: all) travel in
+ * this format. Later calls win over earlier ones and over gsync_options.wire; options NULL: the defaults.
+ * GSYNC_ERR_UNKNOWN_GRADIENT if no name matches so far. The ranks compare the outcome in gsync_reducer_commit.
+ */
+GSYNC_API gsync_status gsync_reducer_set_wire(gsync_reducer *reducer, const char *pattern, gsync_wire wire,
+                                              const gsync_wire_options *options);
+
+/**
+ * Before commit: the gradients whose names match carry state from step to step (momentum in the gradient buffer).
+ * Error feedback is refused for them, by gsync_reducer_commit at the latest: it would feed errors back twice.
+ */
+GSYNC_API gsync_status gsync_reducer_set_carries_momentum(gsync_reducer *reducer, const char *pattern);
 
 /**
  * Collective. The ranks compare names, order, sizes, dtypes and options, then plan the buckets and allocate
@@ -374,11 +435,19 @@ typedef struct gsync_step_info {
     uint64_t bytes_reduced; /* of this rank's gradients that took part */
     uint64_t bytes_copied;  /* packed and unpacked, without what this rank adds up where it lies; 0 where gradients live
                                in the library's buckets */
-    size_t gradients_unused; /* finds_unused: gradients that no rank used */
-    uint64_t exposed_ns;     /* how long gsync_finish kept the caller */
+    size_t gradients_unused;        /* finds_unused: gradients that no rank used */
+    uint64_t exposed_ns;            /* how long gsync_finish kept the caller */
+    uint64_t bytes_wire;            /* sent by this rank to other hosts, as the transport counted them */
+    double grad_norm;               /* computes_norm: of all gradients, unscaled; inf or NaN if they are. Else 0 */
+    double loss_scale;              /* by which the scaler's gradients were divided; 1 without a scaler */
+    int found_inf;                  /* checks_finite, scaler: some gradient holds inf or NaN; the same on all ranks */
+    int found_inf_rank;             /* whose gradient it was; -1: finite ones overflowed when they were added up */
+    const char *found_inf_gradient; /* its name, valid as long as the reducer; NULL where nothing was found */
+    uint64_t values_saturated;      /* finite values beyond a wire's range, over all ranks */
+    uint64_t values_flushed;        /* values that a narrow wire made 0, over all ranks; not counted for TOPK */
 } gsync_step_info;
 #define GSYNC_STEP_INFO_INIT                                                                                           \
-    { sizeof(gsync_step_info), 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0 }
+    { sizeof(gsync_step_info), 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0.0, 0.0, 0, 0, 0, 0, 0 }
 
 /**
  * Starts one micro-batch. The phase is sampled here and nowhere else. GSYNC_ERR_STATE if the last one was not
@@ -430,6 +499,98 @@ GSYNC_API int gsync_is_synced(const gsync_reducer *reducer);
  *  unknown name. */
 GSYNC_API int gsync_is_used(const gsync_reducer *reducer, const char *name);
 
+/* ---- Mixed precision and clipping ------------------------------------------------------------------------------ */
+
+/*
+ * The order of a step: synchronise, unscale, look for inf and NaN, norm, clip, step or skip, move the scale.
+ *
+ *     gsync_scaler *scaler = NULL;
+ *     gsync_scaler_create(&scaler, NULL);
+ *     gsync_reducer_set_scaler(r, scaler);
+ *     for (...) {
+ *         gsync_begin(r, GSYNC_SYNC);
+ *         backward(loss * gsync_scaler_scale(scaler));
+ *         gsync_finish(r, &info);                     // gradients are unscaled now
+ *         if (!info.found_inf) {                      // the same on every rank
+ *             gsync_clip_grad_norm(r, 1.0, NULL);
+ *             optimizer_step();
+ *         }
+ *         gsync_scaler_update(scaler);
+ *     }
+ */
+typedef struct gsync_scaler gsync_scaler;
+
+typedef struct gsync_scaler_options {
+    size_t struct_size;       /* set by the initializer */
+    double scale;             /* to start with. 0: 65536. All four are powers of two: scaling then loses nothing */
+    double growth_factor;     /* 0: 2. At least 1 */
+    double backoff_factor;    /* 0: 0.5. At most 1 */
+    uint32_t growth_interval; /* 0: 2000 finite steps in a row */
+    double scale_min;         /* 0: 1. The floor; a power of two */
+    double scale_max;         /* 0: 2^24. The ceiling; a power of two */
+    uint32_t skips_max;       /* 0: 100. So many skipped steps in a row at the floor are GSYNC_ERR_DIVERGED */
+} gsync_scaler_options;
+#define GSYNC_SCALER_OPTIONS_INIT                                                                                      \
+    { sizeof(gsync_scaler_options), 0.0, 0.0, 0.0, 0, 0.0, 0.0, 0 }
+
+typedef struct gsync_scaler_state {
+    size_t struct_size; /* set by the initializer */
+    double scale;
+    uint32_t clean_steps; /* finite ones since the scale last moved */
+    uint32_t skips_in_a_row;
+    uint64_t steps; /* updates so far */
+    uint64_t steps_skipped;
+} gsync_scaler_state;
+#define GSYNC_SCALER_STATE_INIT                                                                                        \
+    { sizeof(gsync_scaler_state), 0.0, 0, 0, 0, 0 }
+
+/** Not collective; every rank makes one, with the same options. One thread at a time uses it. */
+GSYNC_API gsync_status gsync_scaler_create(gsync_scaler **scaler, const gsync_scaler_options *options);
+/** NULL accepted. Reducers that still use it must not start another step. */
+GSYNC_API void gsync_scaler_destroy(gsync_scaler **scaler);
+/** What to multiply the loss with. Constant from one gsync_scaler_update to the next, so over a whole window. */
+GSYNC_API double gsync_scaler_scale(const gsync_scaler *scaler);
+
+/**
+ * Between windows: this reducer's results are divided by the scaler's scale, once, together with the division of the
+ * mean, and gsync_step_info.found_inf is agreed by all ranks. A scaler may serve several reducers; NULL: none any more.
+ * Ranks whose scales differ get GSYNC_ERR_MISMATCH from the step.
+ */
+GSYNC_API gsync_status gsync_reducer_set_scaler(gsync_reducer *reducer, gsync_scaler *scaler);
+
+/**
+ * Once after each synchronised step of all reducers that use the scaler: moves the scale. If any of them found inf or
+ * NaN the scale shrinks, else after growth_interval such calls it grows. Not collective: all ranks know the same.
+ * GSYNC_ERR_STATE, with nothing changed, inside an accumulation window, and when no step was finished since the last
+ * call. GSYNC_ERR_DIVERGED after skips_max skipped steps in a row at the floor; the scaler stays usable.
+ */
+GSYNC_API gsync_status gsync_scaler_update(gsync_scaler *scaler);
+
+/** For checkpoints and reports. set_state refuses nonsense with GSYNC_ERR_ARGUMENT. */
+GSYNC_API gsync_status gsync_scaler_get_state(const gsync_scaler *scaler, gsync_scaler_state *state);
+GSYNC_API gsync_status gsync_scaler_set_state(gsync_scaler *scaler, const gsync_scaler_state *state);
+
+/**
+ * After a synchronised finish: if the global norm of this reducer's gradients (the root of the sum of squares of all
+ * trainable ones, in float64) exceeds max_norm, multiplies every gradient by max_norm / norm. *norm (may be NULL) gets
+ * the norm before. Not collective: every rank computes the same. Without gsync_options.computes_norm the gradients are
+ * read once more for it. GSYNC_ERR_NONFINITE, with *norm set and gradients untouched, if the norm is inf or NaN.
+ * GSYNC_ERR_STATE unless gsync_is_synced.
+ */
+GSYNC_API gsync_status gsync_clip_grad_norm(gsync_reducer *reducer, double max_norm, double *norm);
+
+/* ---- Saving what a reducer remembers ----------------------------------------------------------------------------- */
+
+/**
+ * Between steps, after commit: what this rank's reducer remembers from step to step, so that training goes on from a
+ * checkpoint as if it had not stopped: the residuals of error feedback, the magnitude for FLOAT16, the step number.
+ * Each rank saves its own, and loads it into a reducer with the same gradients, wires and world size; anything else is
+ * GSYNC_ERR_MISMATCH with nothing changed. Not collective.
+ */
+GSYNC_API size_t gsync_state_size(const gsync_reducer *reducer);
+GSYNC_API gsync_status gsync_state_save(const gsync_reducer *reducer, void *to, size_t bytes);
+GSYNC_API gsync_status gsync_state_load(gsync_reducer *reducer, const void *from, size_t bytes);
+
 /* ---- Looking at the plan -------------------------------------------------------------------------------------- */
 
 typedef struct gsync_bucket_info {
@@ -437,9 +598,12 @@ typedef struct gsync_bucket_info {
     size_t gradient_count;
     size_t bytes; /* of the gradients in it */
     gsync_dtype dtype;
+    gsync_wire wire;    /* as it travels now; is_auto: NATIVE where the narrow wire did not pay */
+    uint64_t native_ns; /* is_auto, once measured: the fastest trial of each way, on the slowest rank; else 0 */
+    uint64_t narrow_ns;
 } gsync_bucket_info;
 #define GSYNC_BUCKET_INFO_INIT                                                                                         \
-    { sizeof(gsync_bucket_info), 0, 0, (gsync_dtype)0 }
+    { sizeof(gsync_bucket_info), 0, 0, (gsync_dtype)0, GSYNC_WIRE_NATIVE, 0, 0 }
 
 /** Buckets, in the order in which they are launched. 0 before commit. */
 GSYNC_API size_t gsync_bucket_count(const gsync_reducer *reducer);

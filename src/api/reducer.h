@@ -4,6 +4,7 @@
 
 #include "api/comm.h"
 #include "api/index_map.h"
+#include "api/scaler.h"
 #include "plan/launch_order.h"
 
 typedef enum gs_reducer_stage {
@@ -51,6 +52,7 @@ struct gsync_reducer {
     uint64_t step;     /* synchronised windows so far */
     bool is_synced;
     bool has_finished;    /* at least one micro-batch */
+    gsync_scaler *scaler; /* NULL: none; the trainer's */
     gsync_step_info info; /* of the last finish */
 };
 

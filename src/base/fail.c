@@ -32,6 +32,10 @@ const char *gsync_status_name(gsync_status status) {
         return "GSYNC_ERR_CHANGED";
     case GSYNC_ERR_UNSUPPORTED:
         return "GSYNC_ERR_UNSUPPORTED";
+    case GSYNC_ERR_NONFINITE:
+        return "GSYNC_ERR_NONFINITE";
+    case GSYNC_ERR_DIVERGED:
+        return "GSYNC_ERR_DIVERGED";
     case GSYNC_ERR_MEMORY:
         return "GSYNC_ERR_MEMORY";
     case GSYNC_ERR_TIMEOUT:

@@ -34,7 +34,19 @@ typedef struct gs_pipeline_terms {
     bool checks_writes;
     bool sums_wide;   /* the wire carries the wide type: the library accumulates 16-bit gradients in float32 */
     bool is_deferred; /* results are written to gradients in gs_pipeline_settle, not bucket by bucket */
+    bool looks;       /* the ranks tell each other what they noticed: gs_pipeline.findings */
 } gs_pipeline_terms;
+
+/* What all ranks together noticed in one step. */
+typedef struct gs_step_findings {
+    bool has_nonfinite;
+    int rank;          /* whose; -1: finite gradients overflowed when they were added up */
+    uint32_t gradient; /* the one that comes first in the plan */
+    double square_sum; /* of all results */
+    float absmax;      /* of all contributions to FLOAT16 buckets */
+    uint64_t saturated;
+    uint64_t flushed;
+} gs_step_findings;
 
 /* What this rank brings into one step. */
 typedef struct gs_step_terms {
@@ -42,6 +54,7 @@ typedef struct gs_step_terms {
     uint32_t micro_batches;
     double weight;     /* of the window */
     double factor;     /* this micro-batch's gradients count this often */
+    double loss_scale; /* results are divided by it, once, together with the mean's divisor */
     bool contributes;  /* false: zeros */
     bool has_gradient; /* false: only what earlier micro-batches accumulated */
     bool wants_order;  /* the ranks take over the order in which gradients become ready on rank 0 */
@@ -82,6 +95,7 @@ struct gs_pipeline {
     uint32_t refusal_index;
     char missing[GS_MISSING_TEXT_MAX]; /* names of the gradients for which it refuses */
     gs_lane_outcome outcome;           /* of the last bucket that was at work */
+    gs_step_findings findings;         /* of all ranks, if terms.looks, once the step has ended */
     gs_epilogue epilogue;
     gs_order_piece order_piece;
     uint32_t *observed; /* gradient_count entries: rank 0's ready order, once the step has ended */
