@@ -522,12 +522,13 @@ typedef struct gsync_scaler gsync_scaler;
 
 typedef struct gsync_scaler_options {
     size_t struct_size;       /* set by the initializer */
-    double scale;             /* to start with. 0: 65536. All four are powers of two: scaling then loses nothing */
+    double scale;             /* to start with. 0: 65536. It and all factors and limits are powers of two between
+                                 2^-126 and 2^126: scaling then loses nothing */
     double growth_factor;     /* 0: 2. At least 1 */
     double backoff_factor;    /* 0: 0.5. At most 1 */
     uint32_t growth_interval; /* 0: 2000 finite steps in a row */
-    double scale_min;         /* 0: 1. The floor; a power of two */
-    double scale_max;         /* 0: 2^24. The ceiling; a power of two */
+    double scale_min;         /* 0: 1. The floor */
+    double scale_max;         /* 0: 2^24. The ceiling */
     uint32_t skips_max;       /* 0: 100. So many skipped steps in a row at the floor are GSYNC_ERR_DIVERGED */
 } gsync_scaler_options;
 #define GSYNC_SCALER_OPTIONS_INIT                                                                                      \
@@ -536,9 +537,9 @@ typedef struct gsync_scaler_options {
 typedef struct gsync_scaler_state {
     size_t struct_size; /* set by the initializer */
     double scale;
-    uint32_t clean_steps; /* finite ones since the scale last moved */
-    uint32_t skips_in_a_row;
-    uint64_t steps; /* updates so far */
+    uint32_t clean_steps;    /* finite ones in a row that count towards growth */
+    uint32_t skips_in_a_row; /* with a scale that could not shrink any more */
+    uint64_t steps;          /* updates so far */
     uint64_t steps_skipped;
 } gsync_scaler_state;
 #define GSYNC_SCALER_STATE_INIT                                                                                        \
@@ -548,7 +549,8 @@ typedef struct gsync_scaler_state {
 GSYNC_API gsync_status gsync_scaler_create(gsync_scaler **scaler, const gsync_scaler_options *options);
 /** NULL accepted. Reducers that still use it must not start another step. */
 GSYNC_API void gsync_scaler_destroy(gsync_scaler **scaler);
-/** What to multiply the loss with. Constant from one gsync_scaler_update to the next, so over a whole window. */
+/** What to multiply the loss with. Constant from one gsync_scaler_update to the next, so over a whole window. 1 for
+ *  NULL. */
 GSYNC_API double gsync_scaler_scale(const gsync_scaler *scaler);
 
 /**
@@ -566,7 +568,8 @@ GSYNC_API gsync_status gsync_reducer_set_scaler(gsync_reducer *reducer, gsync_sc
  */
 GSYNC_API gsync_status gsync_scaler_update(gsync_scaler *scaler);
 
-/** For checkpoints and reports. set_state refuses nonsense with GSYNC_ERR_ARGUMENT. */
+/** For checkpoints and reports. set_state refuses nonsense with GSYNC_ERR_ARGUMENT, and is GSYNC_ERR_STATE inside an
+ *  accumulation window; what steps before it found is forgotten. */
 GSYNC_API gsync_status gsync_scaler_get_state(const gsync_scaler *scaler, gsync_scaler_state *state);
 GSYNC_API gsync_status gsync_scaler_set_state(gsync_scaler *scaler, const gsync_scaler_state *state);
 
