@@ -12,4 +12,8 @@ void gs_scaler_open_window(gsync_scaler *scaler);
 /* The window is over. has_result: it ended with a synchronised step, in which found_inf was agreed. */
 void gs_scaler_close_window(gsync_scaler *scaler, bool has_result, bool found_inf);
 
+/* A reducer that is destroyed lets its scaler go (NULL: it has none); has_window: in the middle of a window. The
+ * trainer may have destroyed the scaler before. */
+void gs_scaler_leave(gsync_scaler *scaler, bool has_window);
+
 #endif
