@@ -163,6 +163,82 @@ void gs_host_accumulate(void *accumulator, const gs_tensor *tensor, double facto
     gs_host_gather(accumulator, gs_dtype_wide(tensor->dtype), &term);
 }
 
+/* ---- norm and clip ---- */
+
+/* Of at most GS_BLOCK elements of the wide type. */
+static double square_sum_of_block(const void *wide, gsync_dtype wide_dtype, size_t count) {
+    const gs_kernels *const kernels = gs_kernels_best();
+    return wide_dtype == GSYNC_FLOAT64 ? kernels->square_sum_f64(wide, count) : kernels->square_sum_f32(wide, count);
+}
+
+static void load_doubles(double *to, const float *from, size_t count) {
+    for (size_t k = 0; k < count; k++) {
+        to[k] = (double)from[k];
+    }
+}
+
+static double square_sum_scaled(const gs_wide_block *block, gsync_dtype wide_dtype, size_t count, double scale) {
+    double doubles[GS_BLOCK];
+    if (wide_dtype == GSYNC_FLOAT64) {
+        memcpy(doubles, block->d, count * sizeof *doubles);
+    } else {
+        load_doubles(doubles, block->f, count);
+    }
+    gs_kernels_best()->scale_f64(doubles, doubles, scale, count);
+    return square_sum_of_block(doubles, GSYNC_FLOAT64, count);
+}
+
+double gs_host_square_sum(const gs_tensor *tensor, double scale) {
+    const gsync_dtype wide_dtype = gs_dtype_wide(tensor->dtype);
+    const gs_host_term term = {.tensor = tensor, .has_tensor = true, .factor = 1.0};
+    const bool is_in_place = gs_tensor_is_dense(tensor) && tensor->dtype == wide_dtype && scale == 1.0;
+    const size_t total = gs_tensor_count(tensor);
+    double sum = 0;
+    gs_wide_block block;
+    /* Blocks of elements, not of rows: where rows end must not change how squares are grouped. */
+    for (size_t done = 0; done < total; done += GS_BLOCK) {
+        const size_t count = block_length(total, done);
+        if (is_in_place) {
+            const size_t offset = done * gsync_dtype_size(wide_dtype);
+            sum += square_sum_of_block((const unsigned char *)tensor->data + offset, wide_dtype, count);
+            continue;
+        }
+        gs_host_gather_range(&block, wide_dtype, &term, done, count);
+        sum += scale == 1.0 ? square_sum_of_block(&block, wide_dtype, count)
+                            : square_sum_scaled(&block, wide_dtype, count, scale);
+    }
+    return sum;
+}
+
+/* The factor in float64: in float32 it would be rounded itself, and could vanish. */
+static void scale_floats(float *x, double factor, size_t count) {
+    for (size_t k = 0; k < count; k++) {
+        x[k] = (float)((double)x[k] * factor);
+    }
+}
+
+static void scale_row(unsigned char *row, gsync_dtype dtype, size_t columns, double factor) {
+    gs_wide_block wide;
+    if (dtype == GSYNC_FLOAT64) {
+        gs_kernels_best()->scale_f64((double *)(void *)row, (const double *)(const void *)row, factor, columns);
+        return;
+    }
+    for (size_t done = 0; done < columns; done += GS_BLOCK) {
+        const size_t count = block_length(columns, done);
+        unsigned char *const at = row + done * gsync_dtype_size(dtype);
+        gs_widen(&wide, at, dtype, count);
+        scale_floats(wide.f, factor, count);
+        gs_narrow(at, &wide, dtype, count);
+    }
+}
+
+void gs_host_scale(const gs_tensor *tensor, double factor) {
+    const gs_tensor rows = as_rows(tensor);
+    for (size_t r = 0; r < rows.rows; r++) {
+        scale_row(row_of(&rows, r), rows.dtype, rows.columns, factor);
+    }
+}
+
 /* ---- hash ---- */
 
 static uint64_t mix(uint64_t hash, uint64_t word) {

@@ -28,6 +28,15 @@ void gs_host_scatter(const gs_tensor *tensor, const void *wire, gsync_dtype wire
 /* accumulator = (starts ? 0 : accumulator) + factor * tensor, in the wide type. */
 void gs_host_accumulate(void *accumulator, const gs_tensor *tensor, double factor, bool starts);
 
+/*
+ * The squares of scale * elements, summed in float64. The bits depend on the elements and their order alone: not on the
+ * pitch, which may differ from rank to rank, nor on the processor. scale: a power of two.
+ */
+double gs_host_square_sum(const gs_tensor *tensor, double scale);
+
+/* tensor = factor * tensor, multiplied in float64 and rounded to the wide type, and for halves from there. */
+void gs_host_scale(const gs_tensor *tensor, double factor);
+
 /* 64-bit hash of plain bytes, and of a gradient's elements without what lies between its rows. */
 uint64_t gs_host_hash(const void *data, size_t bytes, uint64_t seed);
 uint64_t gs_host_hash_tensor(const gs_tensor *tensor);
