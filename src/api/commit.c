@@ -11,7 +11,7 @@
  * alone happens before the comparison, which carries the outcome to all.
  */
 
-enum { REDUCER_MAIL_BYTES = 4096 };
+enum { REDUCER_MAIL_BYTES = 4096, SPARSE_MAIL_BYTES = 64 * 1024 };
 
 /* ---- what this rank can check alone ---- */
 
@@ -141,10 +141,27 @@ static gsync_status allocate(gsync_reducer *reducer) {
     return allocate_accumulators(reducer);
 }
 
+static gs_plan_rule rule_of(const gsync_reducer *reducer) {
+    return (gs_plan_rule){
+        .strategy = reducer->options.strategy,
+        .bytes_max = reducer->options.bucket_bytes_max,
+        .bytes_first_max = reducer->options.bucket_bytes_first_max,
+    };
+}
+
+static gsync_status allocate_sparse(gsync_reducer *reducer) {
+    const gs_plan_rule rule = rule_of(reducer);
+    const size_t bytes = gs_pipeline_wide_bytes(reducer->shapes, reducer->gradient_count, &rule);
+    return gs_sparse_init(&reducer->pipeline.sparse, reducer->shapes, reducer->gradient_count, reducer->pipeline.wires,
+                          bytes / sizeof(float), reducer->comm->group->world_size);
+}
+
 static gsync_status get_ready(gsync_reducer *reducer) {
     GS_TRY(check_total(reducer));
     GS_TRY(check_overlaps(reducer));
+    GS_TRY(gs_reducer_apply_wires(reducer));
     GS_TRY(allocate(reducer));
+    GS_TRY(allocate_sparse(reducer));
     return gs_engine_start(&reducer->comm->engine);
 }
 
@@ -192,14 +209,6 @@ void gs_reducer_lay_out(gsync_reducer *reducer) {
     }
 }
 
-static gs_plan_rule rule_of(const gsync_reducer *reducer) {
-    return (gs_plan_rule){
-        .strategy = reducer->options.strategy,
-        .bytes_max = reducer->options.bucket_bytes_max,
-        .bytes_first_max = reducer->options.bucket_bytes_first_max,
-    };
-}
-
 void gs_reducer_plan(gsync_reducer *reducer) {
     const gs_plan_rule rule = rule_of(reducer);
     if (reducer->gradient_count != 0) {
@@ -217,15 +226,26 @@ static void plan_in_reverse(gsync_reducer *reducer) {
     reducer->observes_order = reducer->options.order == GSYNC_ORDER_AGREED;
 }
 
+/* Of the largest block that travels in one; 0: everything travels as it is. */
+static size_t block_bytes(const gsync_reducer *reducer) {
+    size_t most = 0;
+    for (size_t i = 0; i < reducer->gradient_count; i++) {
+        const size_t bytes = reducer->shapes[i].wire != 0 ? reducer->shapes[i].block * sizeof(float) : 0;
+        most = bytes > most ? bytes : most;
+    }
+    return most;
+}
+
 static gsync_status open_lane(gsync_reducer *reducer) {
     const gs_plan_rule rule = rule_of(reducer);
     const gs_lane_shape shape = {
-        .mail_bytes = REDUCER_MAIL_BYTES,
+        .mail_bytes = reducer->pipeline.sparse.entries_max != 0 ? SPARSE_MAIL_BYTES : REDUCER_MAIL_BYTES,
         .slot_bytes = needs_slots(reducer) ? slot_bytes(reducer) : 0,
         .ring_bytes = gs_lane_ring_bytes(slot_bytes(reducer)),
         .wire_bytes_max = slot_bytes(reducer),
         .reduce_bytes_max = gs_pipeline_wide_bytes(reducer->shapes, reducer->gradient_count, &rule),
         .widening_max = GS_GRADIENT_WIDENING_MAX,
+        .block_bytes = block_bytes(reducer),
     };
     return gs_lane_open(reducer->comm->group, &shape, &reducer->pipeline.lane);
 }
@@ -252,6 +272,7 @@ static gsync_status commit_first(gsync_reducer *reducer) {
 static gsync_status commit_again(gsync_reducer *reducer) {
     GS_TRY(gs_commit_compare(reducer, reducer->pipeline.lane, get_ready(reducer)));
     gs_engine_lock(&reducer->comm->engine);
+    gs_narrow_fold(&reducer->pipeline);
     plan_in_reverse(reducer);
     gs_engine_unlock(&reducer->comm->engine);
     return GSYNC_OK;

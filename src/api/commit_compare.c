@@ -11,12 +11,25 @@
  * records and comes to the same verdict.
  */
 
-enum { OPTION_COUNT = 13 };
+enum { OPTION_COUNT = 17 };
 
-static const char *const option_names[OPTION_COUNT] = {
-    "strategy",     "order",         "bucket_bytes_max", "bucket_bytes_first_max", "op",
-    "accumulation", "weighting",     "divisor",          "averages_window",        "is_strict",
-    "finds_unused", "checks_writes", "timeout_ms"};
+static const char *const option_names[OPTION_COUNT] = {"strategy",
+                                                       "order",
+                                                       "bucket_bytes_max",
+                                                       "bucket_bytes_first_max",
+                                                       "op",
+                                                       "accumulation",
+                                                       "weighting",
+                                                       "divisor",
+                                                       "averages_window",
+                                                       "is_strict",
+                                                       "finds_unused",
+                                                       "checks_writes",
+                                                       "timeout_ms",
+                                                       "wire",
+                                                       "checks_finite",
+                                                       "computes_norm",
+                                                       "replica_check_interval"};
 
 typedef struct commit_record {
     int32_t status;
@@ -34,7 +47,9 @@ typedef struct gradient_record {
     uint64_t columns;
     uint32_t dtype;
     uint32_t uses;
-    uint64_t is_trainable;
+    uint32_t is_trainable;
+    uint32_t wire;
+    uint64_t wire_digest; /* of its options */
 } gradient_record;
 
 static gradient_record record_of(const gsync_reducer *reducer, size_t index) {
@@ -49,6 +64,9 @@ static gradient_record record_of(const gsync_reducer *reducer, size_t index) {
         .is_trainable = shape->is_trainable,
     };
     /* Long names begin alike: "model.layers.17...", and differ at the end. */
+    const gs_wire_rule *rule = &reducer->pipeline.wires[shape->wire];
+    record.wire = (uint32_t)rule->wire;
+    record.wire_digest = gs_wire_rule_digest(rule);
     const size_t length = strlen(gradient->name);
     const size_t shown = sizeof record.name - sizeof "...";
     if (length < sizeof record.name) {
@@ -75,7 +93,8 @@ static void list_options(const gsync_reducer *reducer, uint64_t *values) {
         options->bucket_bytes_first_max,  (uint64_t)options->op,           (uint64_t)options->accumulation,
         (uint64_t)options->weighting,     (uint64_t)options->divisor,      (uint64_t)options->averages_window,
         (uint64_t)options->is_strict,     (uint64_t)options->finds_unused, (uint64_t)options->checks_writes,
-        reducer->comm->group->timeout_ms,
+        reducer->comm->group->timeout_ms, (uint64_t)options->wire,         (uint64_t)options->checks_finite,
+        (uint64_t)options->computes_norm, options->replica_check_interval,
     };
     memcpy(values, all, sizeof all);
 }
@@ -137,8 +156,10 @@ static void describe(const gradient_record *record, char *text, size_t size) {
     } else {
         snprintf(shape, sizeof shape, "%" PRIu64, record->columns);
     }
-    snprintf(text, size, "'%s' (%s x %s%s, %u use%s)", record->name, gs_dtype_name((gsync_dtype)record->dtype), shape,
-             record->is_trainable ? "" : ", frozen", record->uses, record->uses == 1 ? "" : "s");
+    const bool is_native = record->wire == GSYNC_WIRE_NATIVE;
+    snprintf(text, size, "'%s' (%s x %s%s, %u use%s%s%s)", record->name, gs_dtype_name((gsync_dtype)record->dtype),
+             shape, record->is_trainable ? "" : ", frozen", record->uses, record->uses == 1 ? "" : "s",
+             is_native ? "" : ", wire ", is_native ? "" : gs_wire_name((gsync_wire)record->wire));
 }
 
 static gsync_status compare_gradients(const gs_lane *lane, int world_size, size_t first, size_t count) {
@@ -155,6 +176,11 @@ static gsync_status compare_gradients(const gs_lane *lane, int world_size, size_
                 char there[192];
                 describe(&other, here, sizeof here);
                 describe(&zero, there, sizeof there);
+                if (strcmp(here, there) == 0) {
+                    return gs_fail(GSYNC_ERR_MISMATCH,
+                                   "commit: gradient %zu, %s, has other gsync_wire_options on rank %d than on rank 0",
+                                   first + i, here, rank);
+                }
                 return gs_fail(GSYNC_ERR_MISMATCH, "commit: gradient %zu is %s on rank %d and %s on rank 0", first + i,
                                here, rank, there);
             }

@@ -26,6 +26,9 @@ static gsync_status check_options(const gsync_options *options) {
     GS_TRY(check_enum("is_strict", options->is_strict, 1));
     GS_TRY(check_enum("finds_unused", options->finds_unused, 1));
     GS_TRY(check_enum("checks_writes", options->checks_writes, 1));
+    GS_TRY(check_enum("wire", (int)options->wire, GSYNC_WIRE_TOPK));
+    GS_TRY(check_enum("checks_finite", options->checks_finite, 1));
+    GS_TRY(check_enum("computes_norm", options->computes_norm, 1));
     if (options->weighting == GSYNC_WEIGHT_OF_MEANS && options->accumulation != GSYNC_CLIENT_OVERWRITES) {
         return gs_fail(GSYNC_ERR_ARGUMENT,
                        "gsync_options.weighting: GSYNC_WEIGHT_OF_MEANS needs accumulation GSYNC_CLIENT_OVERWRITES: "
@@ -55,6 +58,13 @@ static gsync_status read_options(gsync_options *to, const gsync_options *from) {
 
 /* ---- life ---- */
 
+/* Of the many ways to travel the first is entered, so there is room. */
+static void set_default_wire(gsync_reducer *reducer) {
+    gs_wire_rule rule;
+    (void)gs_wire_rule_make(&rule, reducer->options.wire, NULL);
+    (void)gs_reducer_enter_rule(reducer, &rule, &reducer->default_rule);
+}
+
 gsync_status gsync_reducer_create(gsync_reducer **out, gsync_comm *comm, const gsync_options *from) {
     GS_TRY(gs_comm_check(comm));
     if (out == NULL) {
@@ -72,6 +82,7 @@ gsync_status gsync_reducer_create(gsync_reducer **out, gsync_comm *comm, const g
     reducer->comm = comm;
     reducer->options = options;
     reducer->info.struct_size = sizeof reducer->info;
+    set_default_wire(reducer);
     pthread_mutex_init(&reducer->launch_lock, NULL);
     gs_comm_hold(comm);
     *out = reducer;
@@ -85,7 +96,12 @@ void gsync_reducer_destroy(gsync_reducer **handle) {
     gsync_reducer *reducer = *handle;
     *handle = NULL;
     gs_engine_remove(&reducer->comm->engine, &reducer->pipeline);
+    if (reducer->has_open_window) {
+        gs_scaler_close_window(reducer->scaler, false, false);
+    }
     gs_lane_close(reducer->pipeline.lane);
+    gs_reducer_free_residuals(reducer);
+    gs_sparse_clear(&reducer->pipeline.sparse);
     for (size_t i = 0; i < reducer->gradient_count; i++) {
         gs_memory_free(reducer->gradients[i].name);
         gs_memory_free(reducer->gradients[i].accumulator);

@@ -51,9 +51,12 @@ struct gsync_reducer {
     bool lacks_weight; /* WEIGHTED_MEAN: gsync_set_weight has not been called in this micro-batch */
     uint64_t step;     /* synchronised windows so far */
     bool is_synced;
-    bool has_finished;    /* at least one micro-batch */
-    gsync_scaler *scaler; /* NULL: none; the trainer's */
-    gsync_step_info info; /* of the last finish */
+    bool has_finished;     /* at least one micro-batch */
+    uint32_t default_rule; /* of pipeline.wires: for gradients without a rule of their own */
+    bool needs_findings;   /* some wire does: see gs_pipeline_terms.looks */
+    bool has_open_window;  /* the scaler has been told of it */
+    gsync_scaler *scaler;  /* NULL: none; the trainer's */
+    gsync_step_info info;  /* of the last finish */
 };
 
 /* Wire and placement rules that follow from the options. */
@@ -99,6 +102,12 @@ void gs_reducer_index_addresses(gsync_reducer *reducer);
 
 /* commit_compare.c: collective over the lane. own: whether this rank got ready for it. */
 gsync_status gs_commit_compare(gsync_reducer *reducer, gs_lane *lane, gsync_status own);
+
+/* wire.c */
+gsync_status gs_reducer_enter_rule(gsync_reducer *reducer, const gs_wire_rule *rule, uint32_t *index);
+/* Before planning: which gradient travels how, and memory for what rounding loses. */
+gsync_status gs_reducer_apply_wires(gsync_reducer *reducer);
+void gs_reducer_free_residuals(gsync_reducer *reducer);
 
 /* agree_order.c: after the first synchronised step, which brought rank 0's ready order to all ranks. */
 gsync_status gs_reducer_take_order(gsync_reducer *reducer);

@@ -11,19 +11,35 @@
 
 /* ---- begin ---- */
 
+/* Whether the ranks have to tell each other what they notice. */
+static bool looks(const gsync_reducer *reducer) {
+    const gsync_options *options = &reducer->options;
+    return reducer->needs_findings || options->checks_finite != 0 || options->computes_norm != 0 ||
+           reducer->scaler != NULL;
+}
+
 static void begin_pipeline(gsync_reducer *reducer) {
     const gs_step_terms step = {
         .step = reducer->step + 1,
         .micro_batches = reducer->window_micro_batches,
         .weight = reducer->window_weight,
         .factor = reducer->options.weighting == GSYNC_WEIGHT_OF_MEANS ? 0.0 : 1.0,
+        .loss_scale = reducer->scaler != NULL ? gsync_scaler_scale(reducer->scaler) : 1.0,
         .contributes = true,
         .has_gradient = true,
         .wants_order = reducer->observes_order,
     };
     gs_engine_lock(&reducer->comm->engine);
+    reducer->pipeline.terms.looks = looks(reducer);
     gs_pipeline_begin(&reducer->pipeline, &step);
     gs_engine_unlock(&reducer->comm->engine);
+}
+
+static void open_window(gsync_reducer *reducer) {
+    if (reducer->scaler != NULL && !reducer->has_open_window) {
+        gs_scaler_open_window(reducer->scaler);
+        reducer->has_open_window = true;
+    }
 }
 
 static gsync_status begin(gsync_reducer *reducer, gsync_phase phase, const char *call) {
@@ -45,6 +61,7 @@ static gsync_status begin(gsync_reducer *reducer, gsync_phase phase, const char 
     reducer->is_synced = false;
     reducer->micro_weight = 0;
     reducer->lacks_weight = reducer->options.op == GSYNC_WEIGHTED_MEAN;
+    open_window(reducer);
     reducer->window_micro_batches++;
     if (phase == GSYNC_SYNC) {
         begin_pipeline(reducer);
@@ -289,6 +306,18 @@ static void note_outcome(gsync_reducer *reducer) {
     info->buckets_launched = atomic_load(&pipeline->launched);
 }
 
+static void note_findings(gsync_reducer *reducer) {
+    const gs_step_findings *findings = &reducer->pipeline.findings;
+    gsync_step_info *info = &reducer->info;
+    info->loss_scale = reducer->pipeline.step.loss_scale;
+    info->grad_norm = reducer->options.computes_norm != 0 ? sqrt(findings->square_sum) : 0.0;
+    info->found_inf = findings->has_nonfinite;
+    info->found_inf_rank = findings->has_nonfinite ? findings->rank : -1;
+    info->found_inf_gradient = findings->has_nonfinite ? reducer->gradients[findings->gradient].name : NULL;
+    info->values_saturated = findings->saturated;
+    info->values_flushed = findings->flushed;
+}
+
 static void note_end(gsync_reducer *reducer) {
     const gs_pipeline *pipeline = &reducer->pipeline;
     gsync_step_info *info = &reducer->info;
@@ -297,6 +326,8 @@ static void note_end(gsync_reducer *reducer) {
     info->has_torn_bucket = pipeline->is_torn;
     info->bytes_reduced = pipeline->bytes_reduced;
     info->bytes_copied = pipeline->bytes_copied;
+    info->bytes_wire = gs_lane_bytes_sent(pipeline->lane) - pipeline->bytes_sent_before;
+    note_findings(reducer);
     GS_LOG(&reducer->comm->logger, GSYNC_LOG_DEBUG, "rank %d step %llu: %zu of %zu buckets reduced",
            reducer->comm->group->rank, (unsigned long long)info->step, info->buckets_reduced, info->bucket_count);
     for (size_t i = 0; reducer->options.finds_unused && i < reducer->gradient_count; i++) {
@@ -306,6 +337,10 @@ static void note_end(gsync_reducer *reducer) {
 }
 
 void gs_reducer_close_window(gsync_reducer *reducer) {
+    if (reducer->has_open_window) {
+        gs_scaler_close_window(reducer->scaler, reducer->is_synced, reducer->info.found_inf != 0);
+        reducer->has_open_window = false;
+    }
     reducer->window_micro_batches = 0;
     reducer->window_weight = 0;
     for (size_t i = 0; gs_reducer_overwrites(reducer) && i < reducer->gradient_count; i++) {
@@ -347,7 +382,8 @@ static gsync_status end_micro_batch(gsync_reducer *reducer, gsync_status status)
 
 static gsync_status finish_armed(gsync_reducer *reducer, bool may_refuse) {
     const uint64_t start = gs_clock_ns();
-    reducer->info = (gsync_step_info){.struct_size = sizeof reducer->info, .divisor = 1.0};
+    reducer->info =
+        (gsync_step_info){.struct_size = sizeof reducer->info, .divisor = 1.0, .loss_scale = 1.0, .found_inf_rank = -1};
     const gsync_status status =
         reducer->phase == GSYNC_SYNC ? finish_synchronising(reducer, may_refuse) : finish_accumulating(reducer);
     reducer->info.exposed_ns = gs_clock_ns() - start;

@@ -245,6 +245,7 @@ static const gs_transport_ops mpi_ops = {
     .segment_release = gs_shared_memory_release,
     .net_open = net_open,
     .net_post = gs_messages_post,
+    .net_bytes_sent = gs_messages_bytes_sent,
     .net_test = gs_messages_test,
     .net_close = gs_messages_close,
     .split = split_group,

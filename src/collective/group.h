@@ -69,6 +69,7 @@ typedef struct gs_transport_ops {
     gsync_status (*net_post)(gs_net *net, gs_net_stream stream, uint32_t slot, const gs_net_transfer *transfers,
                              size_t count);
     gsync_status (*net_test)(gs_net *net, gs_net_stream stream, uint32_t slot, bool *is_done);
+    uint64_t (*net_bytes_sent)(const gs_net *net); /* so far */
     /* Cancels what is pending. True: the messages' memory may still be touched, so it must not be freed. */
     bool (*net_close)(gs_net *net);
 

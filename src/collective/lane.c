@@ -33,6 +33,7 @@ static void write_header(gs_lane *lane) {
     header->compares_micro_batches = operation->compares_micro_batches ? 1 : 0;
     header->divides_by_micro_batches = operation->divides_by_micro_batches ? 1 : 0;
     header->weight = operation->weight;
+    header->loss_scale = operation->loss_scale;
     header->micro_batches = operation->micro_batches;
     header->mail_bytes = operation->mail_bytes;
     header->count = operation->count;

@@ -14,6 +14,7 @@
  * it: gs_lane_open and gs_lane_agree.
  */
 
+#include "base/findings.h"
 #include "collective/group.h"
 
 typedef enum gs_lane_kind {
@@ -35,6 +36,27 @@ typedef struct gs_lane_private {
     void (*decode)(void *owner, size_t first, size_t count, const void *wire);
 } gs_lane_private;
 
+/* At which of its two roundings a value on a narrow wire is. */
+typedef enum gs_wire_stage { GS_WIRE_CONTRIBUTION, GS_WIRE_RESULT } gs_wire_stage;
+
+/*
+ * A narrow wire for a REDUCE of float32. On one host nothing crosses a wire: there contributions and results are only
+ * rounded to what would have come out of it. Between hosts each host's sum is what a rank's data is on one host, and
+ * is encoded; results are encoded by the host that added them up. Ranges begin at multiples of block, and end there
+ * too; data is overwritten with what the others decode.
+ */
+typedef struct gs_lane_wire {
+    void *owner;
+    size_t block; /* elements */
+    size_t block_bytes;
+    gs_rounding rounding; /* one host: rounding in the sum is all there is to do, and round is not called. TO NOT: it
+                             is, and the data must be private */
+    void (*round)(void *owner, gs_wire_stage stage, size_t first, size_t count, float *data, gs_findings *findings);
+    void (*encode)(void *owner, gs_wire_stage stage, size_t first, size_t count, float *data, void *wire,
+                   gs_findings *findings);
+    void (*decode)(void *owner, size_t first, size_t count, const void *wire, float *data);
+} gs_lane_wire;
+
 /* What divides the sum. */
 typedef enum gs_divide { GS_DIVIDE_NOT, GS_DIVIDE_WORLD, GS_DIVIDE_PARTICIPANTS, GS_DIVIDE_WEIGHT } gs_divide;
 
@@ -47,7 +69,8 @@ typedef struct gs_lane_topic {
     uint64_t digest; /* anything else that must be equal */
 } gs_lane_topic;
 
-typedef struct gs_lane_operation {
+typedef struct gs_lane_operation gs_lane_operation;
+struct gs_lane_operation {
     gs_lane_kind kind;
     gs_lane_topic topic;
 
@@ -71,7 +94,10 @@ typedef struct gs_lane_operation {
     gsync_op op; /* SUM, MIN, MAX */
     gs_divide divide;
     bool divides_by_micro_batches; /* WORLD and PARTICIPANTS: also by the micro-batches of the window */
-} gs_lane_operation;
+    double loss_scale;             /* divides too, in the same division; 0: as 1. All ranks must agree */
+    const gs_lane_wire *wire;      /* NULL: elements travel as they are */
+    bool looks;                    /* SUM: outcome.findings are wanted */
+};
 
 /* What the headers of the last operation added up to. Valid once it is done, also when a verdict ended it. */
 typedef struct gs_lane_outcome {
@@ -81,6 +107,8 @@ typedef struct gs_lane_outcome {
     int refusing_rank; /* -1: none */
     uint32_t verdict_index;
     bool is_data_touched; /* a failure came after results were being written into this rank's data */
+    gs_findings findings; /* of what this rank added up or rounded; added over ranks, each element is there once. Its
+                             nonfinite_source is a rank */
 } gs_lane_outcome;
 
 typedef struct gs_lane gs_lane;
@@ -91,6 +119,7 @@ typedef struct gs_lane_shape {
     size_t ring_bytes;       /* per rank: for private data on its way; at least 64 times the largest element */
     size_t wire_bytes_max;   /* the most that one REDUCE carries */
     size_t reduce_bytes_max; /* the same in the wide type */
+    size_t block_bytes;      /* of data in the largest block of a wire that a REDUCE may have; 0: none has a wire */
     size_t widening_max;     /* how many times longer the wide type is than any dtype of a REDUCE */
 } gs_lane_shape;
 
@@ -112,7 +141,11 @@ void gs_lane_close(gs_lane *lane);
 
 unsigned char *gs_lane_slots(gs_lane *lane); /* this rank's slot_bytes, aligned to 64, zero at first */
 int gs_lane_world_size(const gs_lane *lane);
+/* Between hosts every host adds up all of a REDUCE of so many float32, because it is short. */
+bool gs_lane_is_added_by_all(const gs_lane *lane, size_t count);
 size_t gs_lane_mail_max(const gs_lane *lane);
+/* By this rank to other hosts, so far, as the transport counts it. */
+uint64_t gs_lane_bytes_sent(const gs_lane *lane);
 /* After a GATHER and until the next operation is posted. */
 const void *gs_lane_mail(const gs_lane *lane, int rank, size_t *bytes);
 

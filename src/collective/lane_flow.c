@@ -38,7 +38,8 @@ static bool has_hosts(const gs_lane *lane) {
 static range own_shard(const gs_lane *lane, uint32_t piece) {
     const range whole = piece_range(lane, piece);
     range own;
-    gs_shard_split(whole.count, lane->group->local_count, lane->group->local_rank, &own.first, &own.count);
+    gs_shard_split_blocks(whole.count, gs_lane_block(lane), lane->group->local_count, lane->group->local_rank,
+                          &own.first, &own.count);
     own.first += whole.first;
     return own;
 }
@@ -60,9 +61,14 @@ static void visit_others(gs_lane *lane, uint32_t piece, void (*visit)(gs_lane *l
 
 static void encode(gs_lane *lane, range part) {
     const gs_lane_private *data = lane->operation.private_data;
-    if (part.count != 0) {
-        assert(data != NULL);
-        data->encode(data->owner, part.first, part.count, own_place(lane, part.first));
+    if (part.count == 0) {
+        return;
+    }
+    assert(data != NULL);
+    void *place = own_place(lane, part.first);
+    data->encode(data->owner, part.first, part.count, place);
+    if (gs_lane_rounds_data(lane)) {
+        gs_lane_round_range(lane, GS_WIRE_CONTRIBUTION, part.first, part.count, place);
     }
 }
 
@@ -76,7 +82,9 @@ static void pack(gs_lane *lane) {
 /* Before this rank arrives: its first piece is packed by then, or, where peers can reach the data, all of it. */
 void gs_lane_flow_start(gs_lane *lane) {
     gs_lane_flow *flow = &lane->flow;
-    const size_t elements = lane->shape.ring_bytes / GS_FLOW_PLACES / gsync_dtype_size(lane->operation.dtype);
+    const size_t room = lane->shape.ring_bytes / GS_FLOW_PLACES / gsync_dtype_size(lane->operation.dtype);
+    const size_t elements = room / gs_lane_block(lane) * gs_lane_block(lane);
+    assert(elements != 0);
     const uint32_t count = (uint32_t)((lane->operation.count + elements - 1) / elements);
     *flow = (gs_lane_flow){.base = flow->base, .elements = elements, .count = count, .packed = count};
     if (lane->operation.private_data != NULL && flow->count != 0) {
@@ -96,7 +104,12 @@ static const size_t COPY_ELEMENTS = 4096;
 static unsigned char *open_run(gs_lane *lane, range *run, bool *is_copy) {
     const gs_lane_private *data = lane->operation.private_data;
     size_t count = run->count;
-    unsigned char *place = data == NULL ? own_place(lane, run->first) : data->find(data->owner, run->first, &count);
+    unsigned char *place = NULL;
+    if (data == NULL) {
+        place = own_place(lane, run->first);
+    } else if (!gs_lane_rounds_data(lane)) {
+        place = data->find(data->owner, run->first, &count);
+    }
     *is_copy = place == NULL;
     if (place != NULL) {
         run->count = count;

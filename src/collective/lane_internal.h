@@ -11,6 +11,7 @@ typedef struct gs_lane_header {
     _Alignas(128) gs_lane_topic topic; /* no line of it is another rank's */
     uint64_t count;
     double weight;
+    double loss_scale;
     uint64_t data; /* an address where peers share the address space, else an offset into the segment */
     uint64_t mail_bytes;
     int32_t kind;
@@ -96,6 +97,8 @@ struct gs_lane {
     unsigned char *host_sum; /* several hosts: the sum over this host's ranks, then over all, in the wide type */
     unsigned char *received; /* first rank of several hosts: other hosts' parts; private; one per host and slot */
     size_t received_stride;
+    unsigned char *encoded; /* likewise: what goes out on a narrow wire; as received */
+    float *decoded;         /* likewise: parts of one piece, one per host, received_stride bytes each */
     gs_net_transfer *transfers;
     gs_net *net;
     const void **sources; /* scratch of max(local_count, host_count) */
@@ -122,6 +125,13 @@ static inline bool gs_lane_has_reached(uint32_t flag, uint32_t sequence) {
     return (int32_t)(flag - sequence) >= 0;
 }
 
+/* The part of a piece that one host adds up, as every host's sum has it. */
+typedef struct gs_lane_part {
+    size_t first; /* element of the operation */
+    size_t count;
+    unsigned char *data; /* in host_sum */
+} gs_lane_part;
+
 /* lane_verdict.c: all headers are known. GSYNC_OK, or the status on which all ranks agree, with lane->outcome. */
 gsync_status gs_lane_judge(gs_lane *lane);
 void gs_lane_describe(const gs_lane_topic *topic, char *text, size_t size);
@@ -130,16 +140,49 @@ void gs_lane_describe(const gs_lane_topic *topic, char *text, size_t size);
 gsync_status gs_lane_send_headers(gs_lane *lane);
 gsync_status gs_lane_send_mail(gs_lane *lane);
 
+/* lane_narrow.c: parts on a narrow wire. */
+/* Encodes what the other hosts add up, and rounds what this one does. */
+void gs_lane_encode_parts(gs_lane *lane, uint32_t piece);
+/* What host `from` sent of this host's part, decoded. */
+const void *gs_lane_decode_part(gs_lane *lane, uint32_t piece, int from);
+/* This host's part is the result: rounds it, and encodes it if it is to be sent. */
+void gs_lane_encode_result(gs_lane *lane, uint32_t piece);
+/* Decodes the other hosts' results into their parts. */
+void gs_lane_decode_results(gs_lane *lane, uint32_t piece);
+unsigned char *gs_lane_encoded(const gs_lane *lane, uint32_t piece, const gs_lane_part *part);
+size_t gs_lane_wire_bytes(const gs_lane *lane, size_t count);
+
 /* lane_exchange.c: the first rank moves pieces between hosts. */
+gs_lane_part gs_lane_part_of(const gs_lane *lane, uint32_t piece, int host);
+unsigned char *gs_lane_received_from(const gs_lane *lane, uint32_t piece, int host);
+/* It is so short that every host adds up all of it. */
+bool gs_lane_is_short(const gs_lane *lane);
 gsync_status gs_lane_exchange_advance(gs_lane *lane, bool *moved);
 size_t gs_lane_add_transfer(gs_lane *lane, size_t n, int host, void *buffer, size_t bytes, bool is_send);
 
 /* lane_reduce.c: this rank's shard of everybody's data. */
 void gs_lane_sum_shard(gs_lane *lane);
+/* Rounds this rank's data as the wire would. */
+void gs_lane_round_range(gs_lane *lane, gs_wire_stage stage, size_t first, size_t count, float *data);
+/* Adds to the outcome what was noticed from element `first` on. */
+void gs_lane_note(gs_lane *lane, const gs_findings *part, size_t first);
+/* A part of a result over hosts is there: notes it, once over all hosts, with what was found when it was added up. */
+void gs_lane_note_part(gs_lane *lane, const gs_lane_part *part, gs_findings *found);
 /* Elements [first, first + count): mine is this rank's data from there on, wherever that is. */
 void gs_lane_sum_range(gs_lane *lane, size_t first, size_t count, void *mine);
 /* The host's sum, or the sum over hosts, from element `first` on, as the result in `target`. */
 void gs_lane_narrow_range(gs_lane *lane, size_t first, size_t count, void *target);
+/* What the sum is divided by. */
+double gs_lane_divisor(const gs_lane *lane);
+/* Elements that a split must not divide. */
+static inline size_t gs_lane_block(const gs_lane *lane) {
+    return lane->operation.wire != NULL ? lane->operation.wire->block : 1;
+}
+/* This rank's data has to go through the wire's round, one host only. */
+static inline bool gs_lane_rounds_data(const gs_lane *lane) {
+    return lane->operation.wire != NULL && lane->operation.wire->rounding.to == GS_ROUND_NOT &&
+           lane->group->host_count == 1;
+}
 bool gs_lane_has_private(const gs_lane *lane);
 /* Where another rank of this host has, or will get, elements from `first` on. */
 unsigned char *gs_lane_place(const gs_lane *lane, int local_rank, size_t first);

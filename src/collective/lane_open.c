@@ -80,7 +80,9 @@ static void close_and_free(gs_lane *lane) {
     const bool is_pinned = lane->net != NULL && group->ops->net_close(lane->net);
     if (!is_pinned) {
         gs_memory_free(lane->received);
+        gs_memory_free(lane->encoded);
     }
+    gs_memory_free(lane->decoded);
     if (lane->owns_segment && !is_pinned) {
         group->ops->segment_release(&lane->segment);
     }
@@ -93,7 +95,9 @@ static void close_and_free(gs_lane *lane) {
 
 /* A part for each host in each slot that an operation can use: a small one has few pieces. */
 static size_t received_bytes(const gs_lane *lane) {
-    const size_t pieces = lane->shape.wire_bytes_max / (lane->shape.ring_bytes / GS_FLOW_PLACES) + 1;
+    const size_t room = lane->shape.ring_bytes / GS_FLOW_PLACES;
+    const size_t block = lane->shape.block_bytes != 0 ? lane->shape.block_bytes : 1;
+    const size_t pieces = lane->shape.wire_bytes_max / (room / block * block) + 1;
     const size_t slots = pieces < GS_NET_WINDOW ? pieces : GS_NET_WINDOW;
     return slots * (size_t)lane->group->host_count * lane->received_stride;
 }
@@ -105,6 +109,11 @@ static gsync_status allocate_network(gs_lane *lane, uint32_t lane_id) {
     const size_t piece = lane->shape.ring_bytes / GS_FLOW_PLACES * lane->shape.widening_max;
     lane->received_stride = round_up(piece / (size_t)group->host_count + GS_SHORT_BYTES);
     GS_TRY(gs_memory_new_aligned(&lane->received, received_bytes(lane), "parts received from other hosts"));
+    if (lane->shape.block_bytes != 0) {
+        const size_t decoded = (size_t)group->host_count * lane->received_stride;
+        GS_TRY(gs_memory_new_aligned(&lane->encoded, received_bytes(lane), "parts for other hosts"));
+        GS_TRY(gs_memory_new_aligned(&lane->decoded, decoded, "parts of other hosts"));
+    }
     GS_TRY(gs_memory_new(&lane->transfers, transfers_max, sizeof *lane->transfers, "messages between hosts"));
     const size_t headers = (size_t)group->world_size * sizeof(gs_lane_header);
     const size_t mail = round_up(sizeof(uint64_t) + lane->shape.mail_bytes);
@@ -224,6 +233,10 @@ unsigned char *gs_lane_slots(gs_lane *lane) {
 
 int gs_lane_world_size(const gs_lane *lane) {
     return lane->group->world_size;
+}
+
+uint64_t gs_lane_bytes_sent(const gs_lane *lane) {
+    return lane != NULL && lane->net != NULL ? lane->group->ops->net_bytes_sent(lane->net) : 0;
 }
 
 size_t gs_lane_mail_max(const gs_lane *lane) {

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/convert.h"
 #include "collective/lane_internal.h"
 #include "collective/shard.h"
+
+#include <string.h>
 
 static const gs_lane_header *local_header(const gs_lane *lane, int local_rank) {
     return &gs_lane_headers(lane)[lane->group->host_first_seat[lane->group->host] + local_rank];
@@ -53,6 +56,11 @@ static int gather_targets(gs_lane *lane, size_t first, void *mine) {
     return lane->group->local_count;
 }
 
+double gs_lane_divisor(const gs_lane *lane) {
+    const double loss_scale = lane->operation.loss_scale;
+    return lane->outcome.divisor * (loss_scale != 0.0 ? loss_scale : 1.0);
+}
+
 static gs_shard_job job_of(const gs_lane *lane, size_t count) {
     return (gs_shard_job){
         .sources = lane->sources,
@@ -60,31 +68,138 @@ static gs_shard_job job_of(const gs_lane *lane, size_t count) {
         .source_dtype = lane->operation.dtype,
         .target_dtype = lane->operation.dtype,
         .op = lane->operation.op,
-        .divisor = lane->outcome.divisor,
+        .divisor = 1.0,
         .count = count,
     };
 }
 
-void gs_lane_sum_range(gs_lane *lane, size_t first, size_t count, void *mine) {
+/* ---- findings ---- */
+
+static int rank_of_source(const gs_lane *lane, int source) {
+    for (int i = 0; i < lane->group->local_count && source >= 0; i++) {
+        if (local_header(lane, i)->contributes != 0 && source-- == 0) {
+            return gs_group_local_to_rank(lane->group, i);
+        }
+    }
+    return -1;
+}
+
+void gs_lane_note(gs_lane *lane, const gs_findings *part, size_t first) {
+    gs_findings_add(&lane->outcome.findings, part, first);
+}
+
+void gs_lane_round_range(gs_lane *lane, gs_wire_stage stage, size_t first, size_t count, float *data) {
+    const gs_lane_wire *wire = lane->operation.wire;
+    gs_findings found = {0};
+    wire->round(wire->owner, stage, first, count, data, &found);
+    found.nonfinite_source = stage == GS_WIRE_CONTRIBUTION ? lane->group->rank : -1;
+    if (stage == GS_WIRE_RESULT) {
+        found.absmax = 0; /* that of contributions is asked for */
+        found.square_sum = gs_kernels_best()->square_sum_f32(data, count);
+    }
+    gs_lane_note(lane, &found, first);
+}
+
+/* What ranks get of a 16-bit result is rounded to it, and may have become infinite. */
+static void look_as_narrow(const gs_lane *lane, const gs_lane_part *part, gs_findings *found) {
+    const gsync_dtype dtype = lane->operation.dtype;
+    float *data = (float *)(void *)part->data;
+    found->square_sum = 0;
+    for (size_t done = 0; done < part->count; done += GS_BLOCK) {
+        const size_t count = part->count - done < GS_BLOCK ? part->count - done : GS_BLOCK;
+        gs_wide_block wide;
+        uint16_t narrow[GS_BLOCK];
+        gs_widen(&wide, data + done, GSYNC_FLOAT32, count);
+        gs_narrow(narrow, &wide, dtype, count);
+        gs_widen(&wide, narrow, dtype, count);
+        found->square_sum += gs_kernels_best()->square_sum_f32(wide.f, count);
+        if (!found->has_nonfinite && !gs_kernels_best()->is_finite_f32(wide.f, count)) {
+            found->has_nonfinite = true;
+            found->nonfinite_element = done;
+        }
+    }
+}
+
+void gs_lane_note_part(gs_lane *lane, const gs_lane_part *part, gs_findings *found) {
+    const gs_lane_operation *operation = &lane->operation;
+    if (!operation->looks || part->count == 0) {
+        return;
+    }
+    if (operation->wire != NULL) {
+        found->square_sum = gs_kernels_best()->square_sum_f32((const float *)(void *)part->data, part->count);
+    } else if (operation->dtype != gs_dtype_wide(operation->dtype)) {
+        look_as_narrow(lane, part, found);
+    }
+    if (gs_lane_is_short(lane) && lane->group->host != 0) {
+        found->square_sum = 0; /* every host has all of it */
+    }
+    found->nonfinite_source = -1;
+    gs_lane_note(lane, found, part->first);
+}
+
+/* ---- this rank's shard of the sum ---- */
+
+static void reduce(gs_lane *lane, gs_shard_job *job, size_t first, bool has_result) {
+    gs_findings found = {.nonfinite_source = -1};
+    job->findings = lane->operation.looks ? &found : NULL;
+    gs_shard_reduce(job);
+    found.nonfinite_source = found.has_nonfinite ? rank_of_source(lane, found.nonfinite_source) : -1;
+    found.square_sum = has_result ? found.square_sum : 0.0;
+    gs_lane_note(lane, &found, first);
+}
+
+static void sum_for_hosts(gs_lane *lane, size_t first, size_t count, void *mine) {
     gs_shard_job job = job_of(lane, count);
     job.source_count = gather_sources(lane, first, mine);
-    if (lane->group->host_count == 1) {
-        job.target_count = gather_targets(lane, first, mine);
-        lane->outcome.is_data_touched = lane->outcome.is_data_touched || !gs_shard_changes_nothing(&job);
-    } else {
-        lane->targets[0] = host_sum_at(lane, first);
-        job.target_count = 1;
-        job.target_dtype = gs_dtype_wide(job.source_dtype);
-        job.divisor = 1.0;
+    lane->targets[0] = host_sum_at(lane, first);
+    job.target_count = 1;
+    job.target_dtype = gs_dtype_wide(job.source_dtype);
+    reduce(lane, &job, first, false);
+}
+
+/* The result is rounded once, here, and the others get what came out. */
+static void sum_and_round(gs_lane *lane, size_t first, size_t count, float *mine) {
+    gs_shard_job job = job_of(lane, count);
+    job.source_count = gather_sources(lane, first, mine);
+    lane->targets[0] = mine;
+    job.target_count = 1;
+    job.divisor = gs_lane_divisor(lane);
+    reduce(lane, &job, first, false);
+    gs_lane_round_range(lane, GS_WIRE_RESULT, first, count, mine);
+    for (int i = 0; i < gather_targets(lane, first, mine); i++) {
+        if (i != lane->group->local_rank) {
+            memcpy(lane->targets[i], mine, count * sizeof *mine);
+        }
     }
-    gs_shard_reduce(&job);
+}
+
+static void sum_in_place(gs_lane *lane, size_t first, size_t count, void *mine) {
+    gs_shard_job job = job_of(lane, count);
+    job.source_count = gather_sources(lane, first, mine);
+    job.target_count = gather_targets(lane, first, mine);
+    job.divisor = gs_lane_divisor(lane);
+    if (lane->operation.wire != NULL) {
+        job.rounding = lane->operation.wire->rounding;
+    }
+    lane->outcome.is_data_touched = lane->outcome.is_data_touched || !gs_shard_changes_nothing(&job);
+    reduce(lane, &job, first, true);
+}
+
+void gs_lane_sum_range(gs_lane *lane, size_t first, size_t count, void *mine) {
+    if (lane->group->host_count > 1) {
+        sum_for_hosts(lane, first, count, mine);
+    } else if (gs_lane_rounds_data(lane)) {
+        sum_and_round(lane, first, count, mine);
+    } else {
+        sum_in_place(lane, first, count, mine);
+    }
 }
 
 void gs_lane_sum_shard(gs_lane *lane) {
     const int self = lane->group->local_rank;
     size_t first;
     size_t count;
-    gs_shard_split(lane->operation.count, lane->group->local_count, self, &first, &count);
+    gs_shard_split_blocks(lane->operation.count, gs_lane_block(lane), lane->group->local_count, self, &first, &count);
     gs_lane_sum_range(lane, first, count, gs_lane_place(lane, self, first));
 }
 

@@ -37,7 +37,7 @@ static bool is_same_call(const gs_lane_header *a, const gs_lane_header *b) {
 static bool is_same_work(const gs_lane_header *a, const gs_lane_header *b) {
     return a->dtype == b->dtype && a->count == b->count && a->topic.total == b->topic.total && a->op == b->op &&
            a->divide == b->divide && a->divides_by_micro_batches == b->divides_by_micro_batches &&
-           a->topic.digest == b->topic.digest;
+           a->loss_scale == b->loss_scale && a->topic.digest == b->topic.digest;
 }
 
 /* Words for the first difference between a rank and rank 0. */
@@ -63,6 +63,11 @@ static gsync_status describe_difference(const gs_lane_header *mine, const gs_lan
         mine->divides_by_micro_batches != zero->divides_by_micro_batches) {
         return gs_fail(GSYNC_ERR_MISMATCH, "%s: rank %d asks for another operation (%s) than rank 0 (%s)", here, rank,
                        op_name(mine), op_name(zero));
+    }
+    if (mine->loss_scale != zero->loss_scale) {
+        return gs_fail(GSYNC_ERR_MISMATCH,
+                       "%s: rank %d has the loss scale %g, rank 0 has %g: update the scaler on all ranks alike", here,
+                       rank, mine->loss_scale, zero->loss_scale);
     }
     return gs_fail(GSYNC_ERR_MISMATCH, "%s: rank %d and rank 0 disagree on %s", here, rank,
                    mine->topic.step != 0 ? "the plan of the buckets" : "its arguments");

@@ -32,6 +32,7 @@ typedef struct batch {
 struct gs_net {
     MPI_Comm hosts;
     int tag; /* of the first stream */
+    uint64_t bytes_sent;
     batch batches[GS_NET_STREAMS * GS_NET_WINDOW];
 };
 
@@ -84,7 +85,7 @@ fail:
     return status;
 }
 
-static gsync_status post_piece(const gs_net *net, int tag, batch *to, const gs_net_transfer *transfer, size_t offset) {
+static gsync_status post_piece(gs_net *net, int tag, batch *to, const gs_net_transfer *transfer, size_t offset) {
     const size_t left = transfer->bytes - offset;
     const int bytes = (int)(left < MESSAGE_BYTES_MAX ? left : MESSAGE_BYTES_MAX);
     unsigned char *buffer = (unsigned char *)transfer->buffer + offset;
@@ -92,6 +93,7 @@ static gsync_status post_piece(const gs_net *net, int tag, batch *to, const gs_n
     MPI_Request *request = &to->requests[to->count];
     if (transfer->is_send) {
         TRY_MPI(MPI_Isend(buffer, bytes, MPI_BYTE, transfer->host, tag, net->hosts, request));
+        net->bytes_sent += (uint64_t)bytes;
     } else {
         TRY_MPI(MPI_Irecv(buffer, bytes, MPI_BYTE, transfer->host, tag, net->hosts, request));
     }
@@ -99,7 +101,7 @@ static gsync_status post_piece(const gs_net *net, int tag, batch *to, const gs_n
     return GSYNC_OK;
 }
 
-static gsync_status post_all(const gs_net *net, int tag, batch *to, const gs_net_transfer *transfers, size_t count) {
+static gsync_status post_all(gs_net *net, int tag, batch *to, const gs_net_transfer *transfers, size_t count) {
     for (size_t i = 0; i < count; i++) {
         for (size_t offset = 0; offset < transfers[i].bytes; offset += MESSAGE_BYTES_MAX) {
             GS_TRY(post_piece(net, tag, to, &transfers[i], offset));
@@ -138,6 +140,10 @@ gsync_status gs_messages_test(gs_net *net, gs_net_stream stream, uint32_t slot, 
     *is_done = flag != 0;
     of->count = *is_done ? 0 : of->count;
     return GSYNC_OK;
+}
+
+uint64_t gs_messages_bytes_sent(const gs_net *net) {
+    return net->bytes_sent;
 }
 
 static void cancel(batch *of) {

@@ -11,6 +11,7 @@ gsync_status gs_messages_open(const void *hosts, uint32_t lane_id, const gs_net_
 gsync_status gs_messages_post(gs_net *net, gs_net_stream stream, uint32_t slot, const gs_net_transfer *transfers,
                               size_t count);
 gsync_status gs_messages_test(gs_net *net, gs_net_stream stream, uint32_t slot, bool *is_done);
+uint64_t gs_messages_bytes_sent(const gs_net *net);
 bool gs_messages_close(gs_net *net);
 
 #endif

@@ -201,7 +201,11 @@ void gs_shard_reduce(const gs_shard_job *job) {
 }
 
 void gs_shard_split(size_t count, int parts, int index, size_t *first, size_t *length) {
-    const size_t line = 64; /* elements: whole cache lines for every dtype */
+    gs_shard_split_blocks(count, 1, parts, index, first, length);
+}
+
+void gs_shard_split_blocks(size_t count, size_t block, int parts, int index, size_t *first, size_t *length) {
+    const size_t line = block > 64 ? block : 64; /* elements: whole cache lines for every dtype */
     const size_t lines = (count + line - 1) / line;
     const size_t per_part = (lines + (size_t)parts - 1) / (size_t)parts * line;
     const size_t begin = per_part * (size_t)index;

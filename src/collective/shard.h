@@ -33,5 +33,7 @@ bool gs_shard_changes_nothing(const gs_shard_job *job);
 
 /* Splits count elements among `parts`: *first and *length of part `index`. Boundaries lie on cache lines. */
 void gs_shard_split(size_t count, int parts, int index, size_t *first, size_t *length);
+/* Also on multiples of block, which is 1 or a multiple of 64. */
+void gs_shard_split_blocks(size_t count, size_t block, int parts, int index, size_t *first, size_t *length);
 
 #endif

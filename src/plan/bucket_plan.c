@@ -10,7 +10,7 @@
 /* Indexed by gsync_dtype, whose numbers start at 1. */
 #define DTYPE_END (GSYNC_UINT8 + 1)
 
-/* The bucket of one dtype that still takes gradients. */
+/* The bucket of one dtype and wire that still takes gradients. */
 typedef struct open_bucket {
     uint32_t number; /* in order of opening; GS_NO_BUCKET when none is open */
     size_t bytes;
@@ -35,6 +35,10 @@ static size_t add_saturated(size_t a, size_t b) {
 
 static size_t multiply_saturated(size_t a, size_t b) {
     return b == 0 || a <= SIZE_MAX / b ? a * b : SIZE_MAX;
+}
+
+static size_t missing_to_block(size_t count, uint32_t block) {
+    return block < 2 || count % block == 0 ? 0 : block - count % block;
 }
 
 gsync_status gs_bucket_plan_init(gs_bucket_plan *plan, size_t gradient_count) {
@@ -103,9 +107,9 @@ static bool must_close_before(const open_bucket *open, size_t bytes, const gs_pl
     return bytes > room;
 }
 
-static void open_new_bucket(gs_bucket_plan *plan, open_bucket *open, gsync_dtype dtype) {
+static void open_new_bucket(gs_bucket_plan *plan, open_bucket *open, const gs_plan_gradient *gradient) {
     open->number = (uint32_t)plan->bucket_count++;
-    plan->scratch_buckets[open->number] = (gs_bucket){.dtype = dtype};
+    plan->scratch_buckets[open->number] = (gs_bucket){.dtype = gradient->dtype, .wire = gradient->wire};
 }
 
 static void assign(gs_bucket_plan *plan, open_bucket *open, const gs_plan_gradient *gradient, uint32_t index,
@@ -118,7 +122,7 @@ static void assign(gs_bucket_plan *plan, open_bucket *open, const gs_plan_gradie
         close_bucket(open, rule);
     }
     if (open->number == GS_NO_BUCKET) {
-        open_new_bucket(plan, open, gradient->dtype);
+        open_new_bucket(plan, open, gradient);
     }
     plan->bucket_of[index] = open->number;
     plan->scratch_buckets[open->number].gradient_count++;
@@ -131,19 +135,20 @@ static void assign(gs_bucket_plan *plan, open_bucket *open, const gs_plan_gradie
 
 static void assign_all(gs_bucket_plan *plan, const gs_plan_gradient *gradients, const uint32_t *order,
                        const gs_plan_rule *rule) {
-    open_bucket open[DTYPE_END];
-    for (size_t i = 0; i < DTYPE_END; i++) {
-        open[i] = (open_bucket){GS_NO_BUCKET, 0, first_cap(rule)};
+    open_bucket open[DTYPE_END][GS_PLAN_WIRES_MAX];
+    for (size_t i = 0; i < (size_t)DTYPE_END * GS_PLAN_WIRES_MAX; i++) {
+        open[i / GS_PLAN_WIRES_MAX][i % GS_PLAN_WIRES_MAX] = (open_bucket){GS_NO_BUCKET, 0, first_cap(rule)};
     }
     plan->bucket_count = 0;
     for (uint32_t position = 0; position < plan->gradient_count; position++) {
         const uint32_t index = order[position];
         const gs_plan_gradient *const gradient = &gradients[index];
         assert(index < plan->gradient_count && gradient->dtype > 0 && gradient->dtype < DTYPE_END);
+        assert(gradient->wire < GS_PLAN_WIRES_MAX);
         plan->bucket_of[index] = GS_NO_BUCKET;
         plan->element_offset[index] = 0;
         if (gradient->is_trainable && gradient->count > 0) {
-            assign(plan, &open[gradient->dtype], gradient, index, position, rule);
+            assign(plan, &open[gradient->dtype][gradient->wire], gradient, index, position, rule);
         }
     }
 }
@@ -195,7 +200,8 @@ static void place_elements(gs_bucket_plan *plan, const gs_plan_gradient *gradien
         for (uint32_t i = 0; i < bucket->gradient_count; i++) {
             const uint32_t index = plan->members[bucket->first + i];
             plan->element_offset[index] = bucket->element_count;
-            bucket->element_count = add_saturated(bucket->element_count, gradients[index].count);
+            const size_t end = add_saturated(bucket->element_count, gradients[index].count);
+            bucket->element_count = add_saturated(end, missing_to_block(end, gradients[index].block));
         }
     }
 }
@@ -217,6 +223,7 @@ static uint64_t digest_of(const gs_bucket_plan *plan) {
         digest = mix(digest, bucket->gradient_count);
         digest = mix(digest, bucket->element_count);
         digest = mix(digest, (uint64_t)bucket->dtype);
+        digest = mix(digest, bucket->wire);
         for (uint32_t i = 0; i < bucket->gradient_count; i++) {
             const uint32_t index = plan->members[bucket->first + i];
             digest = mix(digest, index);

@@ -12,11 +12,16 @@
 
 #define GS_NO_BUCKET UINT32_MAX
 
+/* How many ways of travelling one reducer can have. */
+enum { GS_PLAN_WIRES_MAX = 8 };
+
 typedef struct gs_plan_gradient {
     size_t count; /* elements */
     gsync_dtype dtype;
     uint32_t uses; /* marks that make it final; at least 1 */
     bool is_trainable;
+    uint32_t wire;  /* below GS_PLAN_WIRES_MAX; 0: as it is */
+    uint32_t block; /* elements that travel together: it begins and ends at multiples of it. 0: any */
 } gs_plan_gradient;
 
 typedef struct gs_plan_rule {
@@ -28,8 +33,10 @@ typedef struct gs_plan_rule {
 typedef struct gs_bucket {
     uint32_t first; /* into members */
     uint32_t gradient_count;
-    size_t element_count; /* SIZE_MAX if it would not fit: such a bucket cannot be allocated either */
+    size_t element_count; /* with what fills up blocks. SIZE_MAX if it would not fit: such a bucket cannot be allocated
+                             either */
     gsync_dtype dtype;
+    uint32_t wire;
 } gs_bucket;
 
 typedef struct gs_bucket_plan {
@@ -52,7 +59,8 @@ void gs_bucket_plan_clear(gs_bucket_plan *plan);
 /*
  * Plans anew. order lists every gradient index once, in the (expected or observed) order of becoming ready.
  *
- *  - A bucket holds one dtype. Frozen gradients and those of count 0 are in none.
+ *  - A bucket holds one dtype and one wire; "its dtype" below means both. Frozen gradients and those of count 0 are in
+ * none.
  *  - A gradient larger than the cap that is in force closes the open bucket of its dtype and travels alone. Any close
  *    moves that dtype on to bytes_max, but the cap that counts is the one in force when the gradient arrived.
  *  - DDP: the gradient is added, then the bucket closes if its bytes have reached the cap; the first bucket of each

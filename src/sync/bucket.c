@@ -16,7 +16,7 @@ static uint32_t member(const gs_pipeline *pipeline, size_t bucket, uint32_t i) {
 }
 
 static gsync_dtype wire_of(const gs_pipeline *pipeline, size_t bucket) {
-    return gs_pipeline_wire(pipeline, bucket_at(pipeline, bucket)->dtype);
+    return gs_narrow_dtype(pipeline, bucket);
 }
 
 static unsigned char *place_of(const gs_pipeline *pipeline, size_t bucket, unsigned char *base, uint32_t index) {
@@ -51,8 +51,9 @@ static gs_host_term term_of(const gs_pipeline *pipeline, uint32_t index) {
 }
 
 /* Gradients that the lane may add up as they are. */
-static bool is_plain(const gs_pipeline *pipeline) {
-    return !pipeline->terms.sums_wide && !pipeline->terms.is_deferred && pipeline->step.factor == 1.0 &&
+static bool is_plain(const gs_pipeline *pipeline, size_t bucket) {
+    return bucket_at(pipeline, bucket)->dtype == wire_of(pipeline, bucket) && !pipeline->terms.sums_wide &&
+           !pipeline->terms.is_deferred && pipeline->step.factor == 1.0 &&
            (pipeline->step.has_gradient || !pipeline->step.contributes);
 }
 
@@ -69,7 +70,8 @@ static unsigned char *find_contiguous(const gs_pipeline *pipeline, size_t bucket
         }
         end += gs_tensor_bytes(tensor);
     }
-    return start;
+    const size_t bytes = bucket_at(pipeline, bucket)->element_count * gsync_dtype_size(wire_of(pipeline, bucket));
+    return (size_t)(end - start) == bytes ? start : NULL; /* nothing is missing to fill up a block */
 }
 
 void gs_bucket_unpack(gs_pipeline *pipeline, size_t bucket) {
@@ -90,34 +92,39 @@ void gs_bucket_unpack(gs_pipeline *pipeline, size_t bucket) {
 
 /* ---- gradients that they cannot: the lane asks for elements of the bucket ---- */
 
-/* A stretch of one gradient. */
-typedef struct stretch {
-    uint32_t index;
-    size_t first; /* element of the gradient */
-    size_t count;
-} stretch;
-
-/* The member that holds an element of the bucket. Its members' offsets ascend. */
-static uint32_t member_with(const gs_pipeline *pipeline, size_t element) {
-    const gs_bucket *bucket = bucket_at(pipeline, pipeline->bucket);
+/* Which of the bucket's members holds an element of it. Their offsets ascend. */
+static uint32_t position_of(const gs_pipeline *pipeline, size_t bucket, size_t element) {
     uint32_t low = 0;
-    uint32_t high = bucket->gradient_count;
+    uint32_t high = bucket_at(pipeline, bucket)->gradient_count;
     while (high - low > 1) {
         const uint32_t middle = low + (high - low) / 2;
-        if (pipeline->plan->element_offset[member(pipeline, pipeline->bucket, middle)] <= element) {
+        if (pipeline->plan->element_offset[member(pipeline, bucket, middle)] <= element) {
             low = middle;
         } else {
             high = middle;
         }
     }
-    return member(pipeline, pipeline->bucket, low);
+    return low;
 }
 
-static stretch stretch_at(const gs_pipeline *pipeline, size_t element, size_t count) {
-    const uint32_t index = member_with(pipeline, element);
-    const size_t first = element - pipeline->plan->element_offset[index];
-    const size_t left = gs_tensor_count(&pipeline->gradients[index].tensor) - first;
-    return (stretch){index, first, left < count ? left : count};
+uint32_t gs_bucket_member(const gs_pipeline *pipeline, size_t bucket, size_t element) {
+    return member(pipeline, bucket, position_of(pipeline, bucket, element));
+}
+
+gs_stretch gs_bucket_stretch(const gs_pipeline *pipeline, size_t bucket, size_t element, size_t count) {
+    const uint32_t position = position_of(pipeline, bucket, element);
+    const uint32_t index = member(pipeline, bucket, position);
+    const bool is_last = position + 1 == bucket_at(pipeline, bucket)->gradient_count;
+    const size_t offset = pipeline->plan->element_offset[index];
+    const size_t end = offset + gs_tensor_count(&pipeline->gradients[index].tensor);
+    const size_t next = is_last ? bucket_at(pipeline, bucket)->element_count
+                                : pipeline->plan->element_offset[member(pipeline, bucket, position + 1)];
+    const size_t left = (element < end ? end : next) - element;
+    return (gs_stretch){index, element - offset, left < count ? left : count, element >= end};
+}
+
+static gs_stretch stretch_at(const gs_pipeline *pipeline, size_t element, size_t count) {
+    return gs_bucket_stretch(pipeline, pipeline->bucket, element, count);
 }
 
 /* Shorter runs cost more to be added up one by one than to copy. */
@@ -125,11 +132,14 @@ enum { RUN_ELEMENTS_MIN = 512 };
 
 static void *find_run(void *owner, size_t first, size_t *count) {
     const gs_pipeline *pipeline = owner;
-    const stretch part = stretch_at(pipeline, first, *count);
+    const gs_stretch part = stretch_at(pipeline, first, *count);
     size_t elements = part.count;
+    if (part.is_filling || !is_plain(pipeline, pipeline->bucket)) {
+        return NULL;
+    }
     const gs_tensor run = gs_tensor_part(&pipeline->gradients[part.index].tensor, part.first, &elements);
     const size_t in_a_row = gs_tensor_is_dense(&run) ? elements : run.columns;
-    if (!is_plain(pipeline) || in_a_row < RUN_ELEMENTS_MIN) {
+    if (in_a_row < RUN_ELEMENTS_MIN) {
         return NULL;
     }
     *count = in_a_row;
@@ -143,9 +153,13 @@ static void encode(void *owner, size_t first, size_t count, void *wire) {
     gs_float_mode mode;
     gs_float_mode_enter(&mode);
     for (size_t done = 0; done < count;) {
-        const stretch part = stretch_at(pipeline, first + done, count - done);
-        const gs_host_term term = term_of(pipeline, part.index);
-        gs_host_gather_range(at, dtype, &term, part.first, part.count);
+        const gs_stretch part = stretch_at(pipeline, first + done, count - done);
+        if (part.is_filling) {
+            memset(at, 0, part.count * gsync_dtype_size(dtype));
+        } else {
+            const gs_host_term term = term_of(pipeline, part.index);
+            gs_host_gather_range(at, dtype, &term, part.first, part.count);
+        }
         at += part.count * gsync_dtype_size(dtype);
         done += part.count;
     }
@@ -156,12 +170,19 @@ static void encode(void *owner, size_t first, size_t count, void *wire) {
 static void decode(void *owner, size_t first, size_t count, const void *wire) {
     gs_pipeline *pipeline = owner;
     const gsync_dtype dtype = wire_of(pipeline, pipeline->bucket);
+    if (pipeline->terms.is_deferred) {
+        const size_t size = gsync_dtype_size(dtype);
+        memcpy(slot_of(pipeline, pipeline->bucket) + first * size, wire, count * size);
+        return;
+    }
     const unsigned char *at = wire;
     gs_float_mode mode;
     gs_float_mode_enter(&mode);
     for (size_t done = 0; done < count;) {
-        const stretch part = stretch_at(pipeline, first + done, count - done);
-        gs_host_scatter_range(&pipeline->gradients[part.index].tensor, part.first, part.count, at, dtype);
+        const gs_stretch part = stretch_at(pipeline, first + done, count - done);
+        if (!part.is_filling) {
+            gs_host_scatter_range(&pipeline->gradients[part.index].tensor, part.first, part.count, at, dtype);
+        }
         at += part.count * gsync_dtype_size(dtype);
         done += part.count;
     }
@@ -169,11 +190,23 @@ static void decode(void *owner, size_t first, size_t count, const void *wire) {
     pipeline->bytes_copied += count * gsync_dtype_size(bucket_at(pipeline, pipeline->bucket)->dtype);
 }
 
+void gs_bucket_gather(gs_pipeline *pipeline, uint32_t index, float *to) {
+    const gs_host_term term = term_of(pipeline, index);
+    const size_t count = gs_tensor_count(&pipeline->gradients[index].tensor);
+    gs_host_gather_range(to, GSYNC_FLOAT32, &term, 0, count);
+    pipeline->bytes_copied += count * sizeof *to;
+}
+
+void gs_bucket_scatter(gs_pipeline *pipeline, uint32_t index, const float *from) {
+    const size_t first = pipeline->plan->element_offset[index];
+    decode(pipeline, first, gs_tensor_count(&pipeline->gradients[index].tensor), from);
+}
+
 /* ---- offering a bucket ---- */
 
 /* Ranks of one address space reach gradients where the trainer has them, other processes what lies in the slots. */
 static unsigned char *find_reachable(const gs_pipeline *pipeline, size_t bucket) {
-    if (!is_plain(pipeline)) {
+    if (!is_plain(pipeline, bucket)) {
         return NULL;
     }
     unsigned char *data = find_contiguous(pipeline, bucket);
@@ -188,6 +221,11 @@ static void note_bytes(gs_pipeline *pipeline, size_t bucket) {
 
 void gs_bucket_offer(gs_pipeline *pipeline, size_t bucket, gs_lane_operation *operation) {
     note_bytes(pipeline, bucket);
+    const bool is_only_rounded = operation->wire == NULL || operation->wire->rounding.to != GS_ROUND_NOT;
+    if (!is_only_rounded) {
+        operation->private_data = &pipeline->private_data;
+        return;
+    }
     if (pipeline->terms.is_deferred) {
         /* The result is to be held back, so it needs a place until the end of the step. */
         operation->data = slot_of(pipeline, bucket);

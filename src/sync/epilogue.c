@@ -88,9 +88,29 @@ static gsync_status take_missing(gs_pipeline *pipeline) {
 }
 
 gsync_status gs_epilogue_post(gs_pipeline *pipeline) {
-    return pipeline->epilogue == GS_EPILOGUE_ORDER ? post_order(pipeline) : post_missing(pipeline);
+    switch (pipeline->epilogue) {
+    case GS_EPILOGUE_FINDINGS:
+        return gs_findings_post(pipeline);
+    case GS_EPILOGUE_ORDER:
+        return post_order(pipeline);
+    case GS_EPILOGUE_NONE:
+    case GS_EPILOGUE_MISSING:
+        break;
+    }
+    return post_missing(pipeline);
 }
 
 gsync_status gs_epilogue_take(gs_pipeline *pipeline) {
-    return pipeline->epilogue == GS_EPILOGUE_ORDER ? take_order(pipeline) : take_missing(pipeline);
+    switch (pipeline->epilogue) {
+    case GS_EPILOGUE_FINDINGS:
+        gs_findings_take(pipeline);
+        pipeline->epilogue = pipeline->step.wants_order ? GS_EPILOGUE_ORDER : GS_EPILOGUE_NONE;
+        return GSYNC_OK;
+    case GS_EPILOGUE_ORDER:
+        return take_order(pipeline);
+    case GS_EPILOGUE_NONE:
+    case GS_EPILOGUE_MISSING:
+        break;
+    }
+    return take_missing(pipeline);
 }

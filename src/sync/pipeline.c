@@ -20,8 +20,8 @@ static size_t place_bytes(size_t bytes) {
 size_t gs_pipeline_slot_bytes(const gs_plan_gradient *shapes, size_t gradient_count, bool sums_wide) {
     size_t total = 0;
     for (size_t i = 0; i < gradient_count; i++) {
-        const gsync_dtype wire = sums_wide ? gs_dtype_wide(shapes[i].dtype) : shapes[i].dtype;
-        total += place_bytes(shapes[i].count * gsync_dtype_size(wire));
+        const size_t size = gs_narrow_place_size(shapes[i].dtype, shapes[i].wire, sums_wide);
+        total += place_bytes(gs_narrow_place_count(&shapes[i]) * size);
     }
     return total;
 }
@@ -31,15 +31,19 @@ size_t gs_pipeline_wide_bytes(const gs_plan_gradient *shapes, size_t gradient_co
     const size_t cap = rule->bytes_max > rule->bytes_first_max ? rule->bytes_max : rule->bytes_first_max;
     size_t total = 0;
     size_t longest = 0;
+    size_t filling = 1; /* how many times longer a gradient becomes when its last block is filled up */
     for (size_t i = 0; i < gradient_count; i++) {
-        const size_t bytes = shapes[i].count * gsync_dtype_size(gs_dtype_wide(shapes[i].dtype));
+        const size_t count = gs_narrow_place_count(&shapes[i]);
+        const size_t bytes = count * gsync_dtype_size(gs_dtype_wide(shapes[i].dtype));
+        const size_t times = shapes[i].count != 0 ? (count + shapes[i].count - 1) / shapes[i].count : 1;
         total += bytes;
         longest = bytes > longest ? bytes : longest;
+        filling = times > filling ? times : filling;
     }
     if (rule->strategy == GSYNC_STRATEGY_SINGLE || cap > total) {
         return total;
     }
-    const size_t two_caps = 2 * GS_GRADIENT_WIDENING_MAX * cap;
+    const size_t two_caps = cap > total / filling ? total : 2 * GS_GRADIENT_WIDENING_MAX * filling * cap;
     const size_t most = longest > two_caps ? longest : two_caps;
     return most < total ? most : total;
 }
@@ -69,11 +73,12 @@ void gs_pipeline_lay_out(gs_pipeline *pipeline, unsigned char *views) {
             /* Frozen or empty: it does not travel, but its address must not be another gradient's. */
             const gs_tensor *tensor = &pipeline->gradients[i].tensor;
             place_view(&pipeline->gradients[i], base + at);
-            at += place_bytes(gs_tensor_count(tensor) * gsync_dtype_size(gs_pipeline_wire(pipeline, tensor->dtype)));
+            at += place_bytes(gs_tensor_count(tensor) *
+                              gs_narrow_place_size(tensor->dtype, 0, pipeline->terms.sums_wide));
             continue;
         }
         const gs_bucket *bucket = &plan->buckets[b];
-        const size_t size = gsync_dtype_size(gs_pipeline_wire(pipeline, bucket->dtype));
+        const size_t size = gs_narrow_place_size(bucket->dtype, bucket->wire, pipeline->terms.sums_wide);
         if (plan->members[bucket->first] == i) {
             pipeline->slot_offset[b] = at;
             at += align_slot(bucket->element_count * size);
@@ -95,6 +100,10 @@ void gs_pipeline_begin(gs_pipeline *pipeline, const gs_step_terms *step) {
     pipeline->observed_count = 0;
     pipeline->bytes_copied = 0;
     pipeline->bytes_reduced = 0;
+    pipeline->sparse.sent = 0;
+    pipeline->bytes_sent_before = gs_lane_bytes_sent(pipeline->lane);
+    pipeline->noticed = (gs_step_findings){.rank = -1};
+    pipeline->findings = (gs_step_findings){.rank = -1};
     pipeline->is_torn = false;
     pipeline->status = GSYNC_OK;
     atomic_store(&pipeline->launched, 0);
@@ -114,6 +123,9 @@ void gs_pipeline_refuse(gs_pipeline *pipeline, size_t bucket, uint32_t gradient_
 
 static void end(gs_pipeline *pipeline, gsync_status status) {
     pipeline->status = status;
+    if (status != GSYNC_OK || !pipeline->terms.is_deferred) {
+        gs_narrow_settle(pipeline, status == GSYNC_OK && !pipeline->findings.has_nonfinite);
+    }
     if (status != GSYNC_OK) {
         snprintf(pipeline->failure_text, sizeof pipeline->failure_text, "%s", gsync_last_error());
     }
@@ -163,13 +175,18 @@ static gsync_status post_bucket(gs_pipeline *pipeline) {
         .micro_batches = pipeline->step.micro_batches,
         .compares_micro_batches = pipeline->terms.compares_micro_batches && !pipeline->step.ends_early,
         .count = bucket->element_count,
-        .dtype = gs_pipeline_wire(pipeline, bucket->dtype),
+        .dtype = gs_narrow_dtype(pipeline, pipeline->bucket),
         .op = GSYNC_SUM,
+        .wire = gs_narrow_prepare(pipeline, pipeline->bucket),
+        .loss_scale = pipeline->step.loss_scale,
+        .looks = pipeline->terms.looks,
         .divide = pipeline->terms.divide,
         .divides_by_micro_batches = pipeline->terms.divides_by_micro_batches,
     };
     set_verdict(pipeline, &operation);
-    if (operation.verdict == GSYNC_OK) {
+    if (gs_sparse_is_on(pipeline, pipeline->bucket)) {
+        gs_sparse_offer(pipeline, &operation);
+    } else if (operation.verdict == GSYNC_OK) {
         gs_bucket_offer(pipeline, pipeline->bucket, &operation);
     }
     return gs_lane_post(pipeline->lane, &operation);
@@ -221,6 +238,7 @@ static gsync_status move(gs_pipeline *pipeline, bool *is_done, bool *did_work) {
 
 static void complete_bucket(gs_pipeline *pipeline) {
     pipeline->outcome = *gs_lane_last_outcome(pipeline->lane);
+    gs_findings_note(pipeline, pipeline->bucket, &pipeline->outcome.findings);
     GS_LOG(&pipeline->group->logger, GSYNC_LOG_TRACE, "rank %d bucket %zu: reduced", pipeline->group->rank,
            pipeline->bucket);
     pipeline->bucket++;
@@ -228,22 +246,12 @@ static void complete_bucket(gs_pipeline *pipeline) {
     if (pipeline->bucket < pipeline->plan->bucket_count) {
         return;
     }
-    if (pipeline->step.wants_order) {
+    if (pipeline->terms.looks) {
+        pipeline->epilogue = GS_EPILOGUE_FINDINGS;
+    } else if (pipeline->step.wants_order) {
         pipeline->epilogue = GS_EPILOGUE_ORDER;
     } else {
         end(pipeline, GSYNC_OK);
-    }
-}
-
-static void complete(gs_pipeline *pipeline) {
-    pipeline->is_posted = false;
-    if (pipeline->epilogue == GS_EPILOGUE_NONE) {
-        complete_bucket(pipeline);
-        return;
-    }
-    const gsync_status status = gs_epilogue_take(pipeline);
-    if (status != GSYNC_OK || pipeline->epilogue == GS_EPILOGUE_NONE) {
-        end(pipeline, status);
     }
 }
 
@@ -258,6 +266,27 @@ static void fail(gs_pipeline *pipeline, gsync_status status) {
     if (status == GSYNC_ERR_INCOMPLETE && pipeline->outcome.refusing_rank >= 0) {
         pipeline->epilogue = GS_EPILOGUE_MISSING; /* the refusal told one name; there may be more */
     } else {
+        end(pipeline, status);
+    }
+}
+
+static void complete(gs_pipeline *pipeline) {
+    gsync_status status = GSYNC_OK;
+    pipeline->is_posted = false;
+    if (pipeline->epilogue == GS_EPILOGUE_NONE) {
+        bool has_more = false;
+        if (gs_sparse_is_on(pipeline, pipeline->bucket)) {
+            status = gs_sparse_take(pipeline, &has_more);
+        }
+        if (status != GSYNC_OK) {
+            fail(pipeline, status);
+        } else if (!has_more) {
+            complete_bucket(pipeline);
+        }
+        return;
+    }
+    status = gs_epilogue_take(pipeline);
+    if (status != GSYNC_OK || pipeline->epilogue == GS_EPILOGUE_NONE) {
         end(pipeline, status);
     }
 }

@@ -11,6 +11,17 @@
 #include "collective/lane.h"
 #include "device/device_host.h"
 #include "plan/ready_ledger.h"
+#include "sync/sparse.h"
+
+/*
+ * Error feedback: what rounding lost of each element, in units of the unscaled gradient. There are two, of which one is
+ * valid: a step writes the other, which becomes valid when it is certain that the step counts.
+ */
+typedef struct gs_residual {
+    float *sides[2]; /* NULL: none is kept */
+    uint8_t valid;
+    bool is_written; /* in this step, the other side */
+} gs_residual;
 
 /* One registered gradient. */
 typedef struct gs_gradient {
@@ -23,6 +34,10 @@ typedef struct gs_gradient {
     bool is_hashed; /* checks_writes: since it was marked ready */
     uint64_t hash;
     bool is_used_anywhere; /* finds_unused: in the last synchronised window, by any rank */
+    uint32_t rule;         /* has_rule: of gs_pipeline.wires, whether it covers the gradient or not */
+    bool has_rule;
+    bool carries_momentum;
+    gs_residual residuals[2]; /* by gs_wire_stage */
 } gs_gradient;
 
 /* What does not change between commits. */
@@ -42,6 +57,8 @@ typedef struct gs_step_findings {
     bool has_nonfinite;
     int rank;          /* whose; -1: finite gradients overflowed when they were added up */
     uint32_t gradient; /* the one that comes first in the plan */
+    size_t bucket;     /* and where it is */
+    size_t element;
     double square_sum; /* of all results */
     float absmax;      /* of all contributions to FLOAT16 buckets */
     uint64_t saturated;
@@ -64,8 +81,9 @@ typedef struct gs_step_terms {
 /* What the ranks still tell each other once the buckets are through, or refused. */
 typedef enum gs_epilogue {
     GS_EPILOGUE_NONE,
-    GS_EPILOGUE_ORDER,  /* in which order gradients became ready on rank 0 */
-    GS_EPILOGUE_MISSING /* which gradients were never marked */
+    GS_EPILOGUE_FINDINGS, /* what each has noticed */
+    GS_EPILOGUE_ORDER,    /* in which order gradients became ready on rank 0 */
+    GS_EPILOGUE_MISSING   /* which gradients were never marked */
 } gs_epilogue;
 
 enum { GS_ORDER_INDICES_MAX = 1000, GS_MISSING_TEXT_MAX = 512 };
@@ -75,8 +93,6 @@ typedef struct gs_order_piece {
     uint32_t indices[GS_ORDER_INDICES_MAX];
 } gs_order_piece;
 
-typedef struct gs_pipeline gs_pipeline;
-
 struct gs_pipeline {
     gs_pipeline *next_pipeline; /* the engine's list */
     gs_lane *lane;
@@ -85,7 +101,11 @@ struct gs_pipeline {
     const gs_ready_ledger *ledger;
     gs_gradient *gradients;
     gs_pipeline_terms terms;
-    size_t *slot_offset;          /* per bucket of the plan: bytes into this rank's slots */
+    size_t *slot_offset;                   /* per bucket of the plan: bytes into this rank's slots */
+    gs_wire_rule wires[GS_PLAN_WIRES_MAX]; /* 0: native */
+    float half_scale;                      /* FLOAT16: the power of two for this step; 0: not known yet */
+    gs_lane_wire wire;                     /* of the bucket at work */
+    gs_sparse sparse;
     gs_lane_private private_data; /* the gradients of the bucket at work, for buckets that peers cannot reach */
 
     gs_step_terms step;
@@ -102,7 +122,9 @@ struct gs_pipeline {
     size_t observed_count;
     uint64_t bytes_copied;
     uint64_t bytes_reduced;
-    bool is_torn; /* the failed bucket may mix old and reduced values */
+    uint64_t bytes_sent_before; /* by the lane, before this step */
+    gs_step_findings noticed;   /* by this rank so far */
+    bool is_torn;               /* the failed bucket may mix old and reduced values */
     char failure_text[GS_FAIL_TEXT_MAX];
     gsync_status status; /* of the step; valid once is_ended */
 
@@ -146,9 +168,44 @@ void gs_pipeline_note_hash(gs_gradient *gradient);
 bool gs_gradient_has_changed(const gs_gradient *gradient);
 gsync_status gs_gradient_fail_changed(const char *name, int rank);
 
-static inline gsync_dtype gs_pipeline_wire(const gs_pipeline *pipeline, gsync_dtype dtype) {
-    return pipeline->terms.sums_wide ? gs_dtype_wide(dtype) : dtype;
-}
+/* sync/findings_exchange.c */
+void gs_findings_note(gs_pipeline *pipeline, size_t bucket, const gs_findings *found);
+gsync_status gs_findings_post(gs_pipeline *pipeline);
+void gs_findings_take(gs_pipeline *pipeline);
+
+/* sync/narrow.c */
+/* In this step the bucket travels on its narrow wire. */
+bool gs_narrow_is_on(const gs_pipeline *pipeline, size_t bucket);
+/* The type of the elements that the lane adds up, in this step. */
+gsync_dtype gs_narrow_dtype(const gs_pipeline *pipeline, size_t bucket);
+/* Sets pipeline->wire for the bucket at work. Returns NULL where it travels as it is. */
+const gs_lane_wire *gs_narrow_prepare(gs_pipeline *pipeline, size_t bucket);
+/* The step counts, or does not: residuals that it wrote become valid, or are forgotten; and the next step's scale. */
+void gs_narrow_settle(gs_pipeline *pipeline, bool counts);
+/* data += what is owed, times unit; and: all of rest is owed from now on, in that unit. */
+void gs_narrow_add_residual(float *data, const gs_residual *residual, size_t first, size_t count, float unit);
+void gs_narrow_owe(gs_residual *residual, const float *rest, size_t count, float unit);
+/* Before another plan: others may add up an element then, so what this rank owes of results it owes as a
+ * contribution. */
+void gs_narrow_fold(gs_pipeline *pipeline);
+/* The power of two by which gradients of up to this magnitude are multiplied before they become float16. */
+float gs_narrow_half_scale(float absmax, int world_size);
+/* Bytes that an element of a gradient may need in the library's memory, however it travels. */
+size_t gs_narrow_place_size(gsync_dtype dtype, uint32_t wire, bool sums_wide);
+/* Its elements with what fills up its last block. */
+size_t gs_narrow_place_count(const gs_plan_gradient *shape);
+
+/* A stretch of one gradient in a bucket, or of what fills up its last block. */
+typedef struct gs_stretch {
+    uint32_t index;
+    size_t first; /* element of the gradient */
+    size_t count;
+    bool is_filling; /* first is beyond its end */
+} gs_stretch;
+/* From an element of the bucket on, up to count elements. */
+gs_stretch gs_bucket_stretch(const gs_pipeline *pipeline, size_t bucket, size_t element, size_t count);
+/* The gradient that holds it. */
+uint32_t gs_bucket_member(const gs_pipeline *pipeline, size_t bucket, size_t element);
 
 /* sync/epilogue.c */
 gsync_status gs_epilogue_post(gs_pipeline *pipeline);
@@ -159,6 +216,9 @@ gsync_status gs_epilogue_take(gs_pipeline *pipeline);
 void gs_bucket_init(gs_pipeline *pipeline);
 /* Tells the operation where the bucket's data is, and packs it where its result is held back. */
 void gs_bucket_offer(gs_pipeline *pipeline, size_t bucket, gs_lane_operation *operation);
+/* What a gradient brings, as float32; and its result, to where results of this step go. */
+void gs_bucket_gather(gs_pipeline *pipeline, uint32_t index, float *to);
+void gs_bucket_scatter(gs_pipeline *pipeline, uint32_t index, const float *from);
 /* Writes a result that was held back to the gradients. */
 void gs_bucket_unpack(gs_pipeline *pipeline, size_t bucket);
 /* Index of a gradient of the bucket that was written after it was marked ready; GS_NO_BUCKET: none. */

@@ -73,10 +73,7 @@ static gsync_status exchange_piece(gs_pipeline *pipeline, size_t first, size_t c
     return GSYNC_OK;
 }
 
-gsync_status gs_pipeline_settle(gs_pipeline *pipeline, gs_idle_function idle, void *argument) {
-    if (!pipeline->terms.is_deferred) {
-        return GSYNC_OK;
-    }
+static gsync_status settle(gs_pipeline *pipeline, gs_idle_function idle, void *argument) {
     /* The words of the divisor and so on belong to the buckets; this is asked for after they were read. */
     const uint32_t changed = pipeline->terms.checks_writes ? find_changed(pipeline) : GS_NO_BUCKET;
     const size_t total = pipeline->plan->gradient_count;
@@ -90,4 +87,13 @@ gsync_status gs_pipeline_settle(gs_pipeline *pipeline, gs_idle_function idle, vo
         atomic_store(&pipeline->reduced, b + 1);
     }
     return GSYNC_OK;
+}
+
+gsync_status gs_pipeline_settle(gs_pipeline *pipeline, gs_idle_function idle, void *argument) {
+    if (!pipeline->terms.is_deferred) {
+        return GSYNC_OK;
+    }
+    const gsync_status status = settle(pipeline, idle, argument);
+    gs_narrow_settle(pipeline, status == GSYNC_OK && !pipeline->findings.has_nonfinite);
+    return status;
 }

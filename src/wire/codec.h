@@ -14,6 +14,7 @@
  * the same one afterwards, quiet, positive and without payload.
  */
 
+#include "base/dtype.h"
 #include "base/kernels.h"
 
 /* What an encoder needs to know beyond the elements. */

@@ -65,6 +65,22 @@ static void set_checks_writes(gsync_options *options) {
     options->checks_writes = 1;
 }
 
+static void set_wire(gsync_options *options) {
+    options->wire = GSYNC_WIRE_BFLOAT16;
+}
+
+static void set_checks_finite(gsync_options *options) {
+    options->checks_finite = 1;
+}
+
+static void set_computes_norm(gsync_options *options) {
+    options->computes_norm = 1;
+}
+
+static void set_replica_check_interval(gsync_options *options) {
+    options->replica_check_interval = 7;
+}
+
 static const setting settings[] = {
     {"strategy", set_strategy, false},
     {"order", set_order, false},
@@ -78,11 +94,16 @@ static const setting settings[] = {
     {"is_strict", set_is_strict, false},
     {"finds_unused", set_finds_unused, false},
     {"checks_writes", set_checks_writes, false},
+    {"wire", set_wire, false},
+    {"checks_finite", set_checks_finite, false},
+    {"computes_norm", set_computes_norm, false},
+    {"replica_check_interval", set_replica_check_interval, false},
 };
 #define SETTINGS (sizeof(settings) / sizeof(settings[0]))
 
 /* One per member after struct_size: a new option has to come here too. Members are 4 or 8 bytes, the last ends it. */
-_Static_assert(offsetof(gsync_options, checks_writes) + sizeof(int) == sizeof(gsync_options), "checks_writes is last");
+_Static_assert(offsetof(gsync_options, replica_check_interval) + sizeof(uint32_t) == sizeof(gsync_options),
+               "replica_check_interval is last");
 
 static const size_t counts[] = {5, 30};
 

@@ -127,7 +127,13 @@ static void random_model(plan_model *model, seeded *random) {
     model->count = seeded_below(random, 40);
     for (size_t i = 0; i < model->count; i++) {
         const gsync_dtype dtype = seeded_below(random, 2) == 0 ? GSYNC_FLOAT32 : GSYNC_FLOAT64;
-        model->gradients[i] = (gs_plan_gradient){seeded_below(random, 20), dtype, 1, seeded_below(random, 8) > 0};
+        const size_t count = seeded_below(random, 20);
+        const bool is_trainable = seeded_below(random, 8) > 0;
+        model->gradients[i] = (gs_plan_gradient){.count = count,
+                                                 .dtype = dtype,
+                                                 .uses = 1,
+                                                 .is_trainable = is_trainable,
+                                                 .wire = (uint32_t)seeded_below(random, 3)};
     }
     seeded_permutation(random, model->order, model->count);
 }

@@ -49,8 +49,11 @@ static void start_case(random_case *tried, uint64_t seed) {
     tried->model.count = seeded_below(&random, PLAN_MODEL_MAX + 1);
     const size_t dtype_count = 1 + seeded_below(&random, 4);
     for (size_t i = 0; i < tried->model.count; i++) {
-        tried->model.gradients[i] = (gs_plan_gradient){
-            random_elements(&random), dtypes[seeded_below(&random, dtype_count)], 1, seeded_below(&random, 10) > 0};
+        const size_t count = random_elements(&random);
+        const gsync_dtype dtype = dtypes[seeded_below(&random, dtype_count)];
+        const bool is_trainable = seeded_below(&random, 10) > 0;
+        tried->model.gradients[i] =
+            (gs_plan_gradient){.count = count, .dtype = dtype, .uses = 1, .is_trainable = is_trainable};
     }
     seeded_permutation(&random, tried->model.order, tried->model.count);
     tried->rule.strategy = (gsync_strategy)seeded_below(&random, 3);

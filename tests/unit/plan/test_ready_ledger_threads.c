@@ -79,7 +79,8 @@ static void gather(marking_crowd *crowd, seeded *random, uint32_t uses_max) {
     crowd->model.count = GRADIENTS;
     for (size_t i = 0; i < GRADIENTS; i++) {
         const uint32_t uses = 1 + (uint32_t)seeded_below(random, uses_max);
-        crowd->model.gradients[i] = (gs_plan_gradient){1 + seeded_below(random, 10), GSYNC_FLOAT32, uses, true};
+        crowd->model.gradients[i] = (gs_plan_gradient){
+            .count = 1 + seeded_below(random, 10), .dtype = GSYNC_FLOAT32, .uses = uses, .is_trainable = true};
     }
     seeded_permutation(random, crowd->model.order, GRADIENTS);
     const gs_plan_rule rule = plan_rule_fixed(1 + seeded_below(random, 400));
