@@ -96,9 +96,7 @@ void gsync_reducer_destroy(gsync_reducer **handle) {
     gsync_reducer *reducer = *handle;
     *handle = NULL;
     gs_engine_remove(&reducer->comm->engine, &reducer->pipeline);
-    if (reducer->has_open_window) {
-        gs_scaler_close_window(reducer->scaler, false, false);
-    }
+    gs_scaler_leave(reducer->scaler, reducer->has_open_window);
     gs_lane_close(reducer->pipeline.lane);
     gs_reducer_free_residuals(reducer);
     gs_sparse_clear(&reducer->pipeline.sparse);
