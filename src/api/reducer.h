@@ -57,6 +57,8 @@ struct gsync_reducer {
     bool has_open_window;  /* the scaler has been told of it */
     gsync_scaler *scaler;  /* NULL: none; the trainer's */
     gsync_step_info info;  /* of the last finish */
+    uint64_t clipped_step; /* the last one whose result was scaled by gsync_clip_grad_norm, and its norm since */
+    double clipped_norm;
 };
 
 /* Wire and placement rules that follow from the options. */
