@@ -116,9 +116,10 @@ static void add_parts(gs_lane *lane, uint32_t piece) {
         .findings = lane->operation.looks && !is_narrow(lane) ? &found : NULL,
     };
     gs_shard_reduce(&job);
-    gs_lane_note_part(lane, &own, &found);
     if (is_narrow(lane)) {
         gs_lane_encode_result(lane, piece);
+    } else {
+        gs_lane_note_part(lane, &own, &found);
     }
 }
 

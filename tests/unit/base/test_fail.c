@@ -157,6 +157,8 @@ static void names_every_status(void **state) {
         {GSYNC_ERR_UNKNOWN_GRADIENT, "GSYNC_ERR_UNKNOWN_GRADIENT"},
         {GSYNC_ERR_CHANGED, "GSYNC_ERR_CHANGED"},
         {GSYNC_ERR_UNSUPPORTED, "GSYNC_ERR_UNSUPPORTED"},
+        {GSYNC_ERR_NONFINITE, "GSYNC_ERR_NONFINITE"},
+        {GSYNC_ERR_DIVERGED, "GSYNC_ERR_DIVERGED"},
         {GSYNC_ERR_MEMORY, "GSYNC_ERR_MEMORY"},
         {GSYNC_ERR_TIMEOUT, "GSYNC_ERR_TIMEOUT"},
         {GSYNC_ERR_PEER_LOST, "GSYNC_ERR_PEER_LOST"},
@@ -171,7 +173,7 @@ static void names_every_status(void **state) {
 
 static void has_words_even_for_a_number_that_is_no_status(void **state) {
     (void)state;
-    assert_string_equal(gsync_status_name((gsync_status)-9), "an unknown gsync_status");
+    assert_string_equal(gsync_status_name((gsync_status)-11), "an unknown gsync_status");
     assert_string_equal(gsync_status_name((gsync_status)1), "an unknown gsync_status");
 }
 
