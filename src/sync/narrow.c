@@ -22,12 +22,14 @@ bool gs_narrow_is_on(const gs_pipeline *pipeline, size_t bucket) {
     if (rule->wire == GSYNC_WIRE_NATIVE || pipeline->step.step <= rule->warmup_steps) {
         return false;
     }
-    return rule->wire != GSYNC_WIRE_FLOAT16 || pipeline->half_scale != 0.0f;
+    return (rule->wire != GSYNC_WIRE_FLOAT16 || pipeline->half_scale != 0.0f) && !gs_choice_is_native(pipeline, bucket);
 }
 
 /* Native, but how large the elements are has to be known before they can travel as float16. */
 static bool is_measured(const gs_pipeline *pipeline, size_t bucket) {
-    return rule_of(pipeline, bucket)->wire == GSYNC_WIRE_FLOAT16 && !gs_narrow_is_on(pipeline, bucket);
+    const gs_wire_rule *rule = rule_of(pipeline, bucket);
+    const bool is_known = pipeline->step.step > rule->warmup_steps && pipeline->half_scale != 0.0f;
+    return rule->wire == GSYNC_WIRE_FLOAT16 && !is_known;
 }
 
 gsync_dtype gs_narrow_dtype(const gs_pipeline *pipeline, size_t bucket) {
