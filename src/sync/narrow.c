@@ -216,11 +216,14 @@ static void decode_range(void *owner, size_t first, size_t count, const void *wi
 }
 
 /* Without feedback float16 and bfloat16 need nothing but rounding, which a sum does in registers. */
-static gs_rounding rounding_of(const gs_pipeline *pipeline, const gs_wire_rule *rule) {
-    gs_rounding rounding = {.to = GS_ROUND_NOT};
-    if (!rule->has_feedback && rule->wire == GSYNC_WIRE_FLOAT16) {
-        rounding = (gs_rounding){.to = GS_ROUND_HALF, .scale = pipeline->half_scale};
-    } else if (!rule->has_feedback && rule->wire == GSYNC_WIRE_BFLOAT16) {
+static gs_rounding rounding_of(const gs_pipeline *pipeline, const gs_wire_rule *rule, bool measures) {
+    gs_rounding rounding = {.to = GS_ROUND_NOT, .scale = pipeline->half_scale};
+    if (rule->has_feedback || measures) {
+        return rounding;
+    }
+    if (rule->wire == GSYNC_WIRE_FLOAT16) {
+        rounding.to = GS_ROUND_HALF;
+    } else if (rule->wire == GSYNC_WIRE_BFLOAT16) {
         rounding.to = GS_ROUND_BFLOAT;
     }
     return rounding;
@@ -236,7 +239,7 @@ const gs_lane_wire *gs_narrow_prepare(gs_pipeline *pipeline, size_t bucket) {
         .owner = pipeline,
         .block = measures ? 1 : rule->codec->block,
         .block_bytes = measures ? sizeof(float) : rule->codec->block_bytes,
-        .rounding = measures ? (gs_rounding){.to = GS_ROUND_NOT} : rounding_of(pipeline, rule),
+        .rounding = rounding_of(pipeline, rule, measures),
         .round = round_range,
         .encode = encode_range,
         .decode = decode_range,
