@@ -89,21 +89,3 @@ void optimizer_step(optimizer *o, model *m, int64_t step) {
         sgd_step(o, m, step);
     }
 }
-
-double gradient_norm(const model *m) {
-    double sum = 0.0;
-    for (size_t i = 0; i < m->parameter_count; i++) {
-        sum += (double)m->gradients[i] * (double)m->gradients[i];
-    }
-    return sqrt(sum);
-}
-
-void gradient_clip(model *m, double current, double largest) {
-    if (!(current > largest)) {
-        return;
-    }
-    const float factor = (float)(largest / current);
-    for (size_t i = 0; i < m->parameter_count; i++) {
-        m->gradients[i] *= factor;
-    }
-}

@@ -35,10 +35,4 @@ double optimizer_learning_rate(const optimizer *o, int64_t step);
 /* Moves the parameters by one step; `step` counts from 1 over the whole training. */
 void optimizer_step(optimizer *o, model *m, int64_t step);
 
-/* The length of the vector of all gradients. */
-double gradient_norm(const model *m);
-
-/* Scales all gradients, whose norm is `current`, so that it is at most `largest`. */
-void gradient_clip(model *m, double current, double largest);
-
 #endif

@@ -122,7 +122,7 @@ static void on_gradient_final(void *user, const float *gradient) {
  * Gradients are sums over tokens, and a micro-batch's weight is its number of tokens. The library divides the sum of
  * all gradients by the sum of all weights: the mean over the global batch, also when it is shared out unevenly.
  */
-static bool run_micro_batch(trainer *t, int64_t step, int index, double *loss_sum) {
+static bool run_micro_batch(trainer *t, int64_t step, int index, double *loss_sum, gsync_step_info *info) {
     const bool is_last = index == t->settings.accumulate - 1;
     const share mine = my_share(t, index);
     const double token_count = (double)mine.count * (double)t->settings.shape.context;
@@ -131,24 +131,24 @@ static bool run_micro_batch(trainer *t, int64_t step, int index, double *loss_su
     model_forward(&t->model, t->tokens, mine.count);
     *loss_sum += model_loss(&t->model, t->targets);
 
-    gsync_step_info info = GSYNC_STEP_INFO_INIT;
     if (!is_ok(t, gsync_begin(t->reducer, is_last ? GSYNC_SYNC : GSYNC_ACCUMULATE)) ||
         !is_ok(t, gsync_set_weight(t->reducer, token_count))) {
         return false;
     }
     model_backward(&t->model, t->tokens, on_gradient_final, t);
-    if (!is_ok(t, t->ready_status) || !is_ok(t, gsync_finish(t->reducer, &info))) {
+    if (!is_ok(t, t->ready_status) || !is_ok(t, gsync_finish(t->reducer, info))) {
         return false;
     }
-    t->waited_ns += info.exposed_ns;
+    t->waited_ns += info->exposed_ns;
     return true;
 }
 
 static bool run_step(trainer *t, int64_t step, step_result *result) {
     double loss = 0.0;
+    gsync_step_info info = GSYNC_STEP_INFO_INIT;
     model_zero_gradients(&t->model);
     for (int i = 0; i < t->settings.accumulate; i++) {
-        if (!run_micro_batch(t, step, i, &loss)) {
+        if (!run_micro_batch(t, step, i, &loss, &info)) {
             return false;
         }
     }
@@ -156,13 +156,13 @@ static bool run_step(trainer *t, int64_t step, step_result *result) {
         return false;
     }
     result->loss = loss / ((double)t->settings.global_batch * (double)t->settings.shape.context);
-    result->gradient_norm = gradient_norm(&t->model);
+    result->gradient_norm = info.grad_norm; /* of the window's mean; micro-batches before the last have none */
     if (!isfinite(result->loss) || !isfinite(result->gradient_norm)) {
         return fail(t, "step %lld: the loss is %g and the gradient norm %g; try a smaller --lr, or --clip 1",
                     (long long)step, result->loss, result->gradient_norm);
     }
-    if (t->settings.clip > 0.0) {
-        gradient_clip(&t->model, result->gradient_norm, t->settings.clip);
+    if (t->settings.clip > 0.0 && !is_ok(t, gsync_clip_grad_norm(t->reducer, t->settings.clip, NULL))) {
+        return false;
     }
     optimizer_step(&t->optimizer, &t->model, step);
     t->step = step;
@@ -251,6 +251,7 @@ static bool build_model(trainer *t) {
 static bool register_gradients(trainer *t) {
     gsync_options options = GSYNC_OPTIONS_INIT;
     options.op = GSYNC_WEIGHTED_MEAN;
+    options.computes_norm = 1;
     options.strategy = t->settings.strategy;
     options.bucket_bytes_max = t->settings.bucket_bytes;
     if (!is_ok(t, gsync_reducer_create(&t->reducer, t->comm, &options))) {

@@ -602,7 +602,7 @@ typedef struct gsync_bucket_info {
     size_t bytes; /* of the gradients in it */
     gsync_dtype dtype;
     gsync_wire wire;    /* as it travels now; is_auto: NATIVE where the narrow wire did not pay */
-    uint64_t native_ns; /* is_auto, once measured: the fastest trial of each way, on the slowest rank; else 0 */
+    uint64_t native_ns; /* is_auto, once measured: the fastest trial of each way; else 0 */
     uint64_t narrow_ns;
 } gsync_bucket_info;
 #define GSYNC_BUCKET_INFO_INIT                                                                                         \

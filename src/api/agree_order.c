@@ -6,10 +6,11 @@
  * own order would not do: ranks that launch in different orders wait for each other for ever.
  */
 
-static void plan_anew(gsync_reducer *reducer) {
+void gs_reducer_plan_anew(gsync_reducer *reducer) {
     if (reducer->has_views_anywhere) {
         /* Gradients in the library's memory stay where they are; only the order of launching can follow. */
         gs_bucket_plan_reorder(&reducer->plan, reducer->order);
+        gs_choice_start(&reducer->pipeline, reducer->step);
         gs_reducer_lay_out(reducer);
     } else {
         gs_reducer_plan(reducer);
@@ -26,7 +27,7 @@ gsync_status gs_reducer_take_order(gsync_reducer *reducer) {
         return gs_fail(GSYNC_ERR_INTERNAL, "rank 0 observed an impossible order");
     }
     gs_engine_lock(&reducer->comm->engine);
-    plan_anew(reducer);
+    gs_reducer_plan_anew(reducer);
     gs_engine_unlock(&reducer->comm->engine);
     return GSYNC_OK;
 }

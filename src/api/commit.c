@@ -107,11 +107,22 @@ void gs_reducer_free_plan(gsync_reducer *reducer) {
     gs_memory_free(reducer->pipeline.slot_offset);
     gs_memory_free(reducer->views);
     gs_memory_free((void *)reducer->places);
+    gs_memory_free(reducer->pipeline.choices);
     gs_memory_free(reducer->order);
     reducer->pipeline.slot_offset = NULL;
     reducer->views = NULL;
     reducer->places = NULL;
+    reducer->pipeline.choices = NULL;
     reducer->order = NULL;
+}
+
+static bool has_choices(const gsync_reducer *reducer) {
+    for (size_t i = 0; i < reducer->gradient_count; i++) {
+        if (reducer->pipeline.wires[reducer->shapes[i].wire].is_auto) {
+            return true;
+        }
+    }
+    return false;
 }
 
 static gsync_status allocate_plan(gsync_reducer *reducer) {
@@ -123,6 +134,9 @@ static gsync_status allocate_plan(gsync_reducer *reducer) {
     }
     GS_TRY(gs_memory_new(&reducer->pipeline.slot_offset, count, sizeof(size_t), "slot offsets"));
     GS_TRY(gs_memory_new(&reducer->order, 2 * count, sizeof *reducer->order, "launch order"));
+    if (has_choices(reducer)) {
+        GS_TRY(gs_memory_new(&reducer->pipeline.choices, count, sizeof *reducer->pipeline.choices, "wire choices"));
+    }
     GS_TRY(gs_memory_new((void *)&reducer->places, count, sizeof *reducer->places, "places"));
     if (needs_views(reducer)) {
         /* As far apart as in the slots: one layout serves both. */
@@ -213,6 +227,7 @@ void gs_reducer_plan(gsync_reducer *reducer) {
     const gs_plan_rule rule = rule_of(reducer);
     if (reducer->gradient_count != 0) {
         gs_bucket_plan_build(&reducer->plan, reducer->shapes, reducer->order, &rule);
+        gs_choice_start(&reducer->pipeline, reducer->step);
         gs_reducer_lay_out(reducer);
     }
 }

@@ -77,7 +77,7 @@ static gradient_record record_of(const gsync_reducer *reducer, size_t index) {
     return record;
 }
 
-static uint64_t digest_gradients(const gsync_reducer *reducer) {
+uint64_t gs_commit_digest(const gsync_reducer *reducer) {
     uint64_t digest = reducer->gradient_count;
     for (size_t i = 0; i < reducer->gradient_count; i++) {
         const gradient_record record = record_of(reducer, i);
@@ -215,7 +215,7 @@ gsync_status gs_commit_compare(gsync_reducer *reducer, gs_lane *lane, gsync_stat
     memset(&record, 0, sizeof record);
     record.status = own;
     record.gradient_count = reducer->gradient_count;
-    record.gradients_digest = digest_gradients(reducer);
+    record.gradients_digest = gs_commit_digest(reducer);
     list_options(reducer, record.options);
     record.has_views = reducer->has_views ? 1 : 0;
     if (own != GSYNC_OK) {

@@ -104,6 +104,8 @@ void gs_reducer_index_addresses(gsync_reducer *reducer);
 
 /* commit_compare.c: collective over the lane. own: whether this rank got ready for it. */
 gsync_status gs_commit_compare(gsync_reducer *reducer, gs_lane *lane, gsync_status own);
+/* Of the gradients, as they are compared. */
+uint64_t gs_commit_digest(const gsync_reducer *reducer);
 
 /* wire.c */
 gsync_status gs_reducer_enter_rule(gsync_reducer *reducer, const gs_wire_rule *rule, uint32_t *index);
@@ -113,6 +115,8 @@ void gs_reducer_free_residuals(gsync_reducer *reducer);
 
 /* agree_order.c: after the first synchronised step, which brought rank 0's ready order to all ranks. */
 gsync_status gs_reducer_take_order(gsync_reducer *reducer);
+/* Plans by reducer->order. */
+void gs_reducer_plan_anew(gsync_reducer *reducer);
 
 /* commit.c */
 /* Frees what commit has allocated for the plan. */

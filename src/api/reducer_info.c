@@ -21,18 +21,43 @@ size_t gsync_bucket_count(const gsync_reducer *reducer) {
     return reducer != NULL && reducer->was_committed ? reducer->plan.bucket_count : 0;
 }
 
+static size_t bytes_of(const gsync_reducer *reducer, const gs_bucket *bucket) {
+    size_t bytes = 0;
+    for (uint32_t i = 0; i < bucket->gradient_count; i++) {
+        bytes += gs_tensor_bytes(&reducer->gradients[reducer->plan.members[bucket->first + i]].tensor);
+    }
+    return bytes;
+}
+
+/* As it would travel in a step that is past all warm-ups. */
+static gsync_wire wire_of(const gsync_reducer *reducer, size_t bucket) {
+    const gs_choice *choices = reducer->pipeline.choices;
+    const bool is_native = choices != NULL && choices[bucket].is_made && choices[bucket].is_native;
+    return is_native ? GSYNC_WIRE_NATIVE : reducer->pipeline.wires[reducer->plan.buckets[bucket].wire].wire;
+}
+
+static void add_choice(const gsync_reducer *reducer, size_t bucket, gsync_bucket_info *info) {
+    const gs_choice *choices = reducer->pipeline.choices;
+    if (choices != NULL && choices[bucket].is_made) {
+        info->native_ns = choices[bucket].native_ns;
+        info->narrow_ns = choices[bucket].narrow_ns;
+    }
+}
+
 gsync_status gsync_bucket_get(const gsync_reducer *reducer, size_t bucket_index, gsync_bucket_info *info) {
     if (reducer == NULL || info == NULL || bucket_index >= gsync_bucket_count(reducer)) {
         return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_bucket_get: reducer or info is NULL, or there is no bucket %zu",
                        bucket_index);
     }
     const gs_bucket *bucket = &reducer->plan.buckets[bucket_index];
-    const gsync_bucket_info known = {
+    gsync_bucket_info known = {
         .struct_size = sizeof known,
         .gradient_count = bucket->gradient_count,
-        .bytes = bucket->element_count * gsync_dtype_size(bucket->dtype),
+        .bytes = bytes_of(reducer, bucket),
         .dtype = bucket->dtype,
+        .wire = wire_of(reducer, bucket_index),
     };
+    add_choice(reducer, bucket_index, &known);
     return gs_options_give(info, &known, sizeof known, "gsync_bucket_info");
 }
 

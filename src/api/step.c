@@ -361,6 +361,10 @@ static gsync_status finish_synchronising(gsync_reducer *reducer, bool may_refuse
     GS_TRY(status);
     GS_TRY(gs_pipeline_settle(&reducer->pipeline, gs_engine_idle_function(engine), engine));
     reducer->step++;
+    const uint32_t interval = reducer->options.replica_check_interval;
+    if (interval != 0 && reducer->step % interval == 0) {
+        GS_TRY(gs_pipeline_check_replicas(&reducer->pipeline, gs_engine_idle_function(engine), engine));
+    }
     return reducer->observes_order ? gs_reducer_take_order(reducer) : GSYNC_OK;
 }
 

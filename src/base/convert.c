@@ -37,6 +37,21 @@ void gs_widen(gs_wide_block *restrict wide, const void *restrict from, gsync_dty
     }
 }
 
+void gs_wide_convert(gs_wide_block *wide, gsync_dtype from, gsync_dtype to, size_t count) {
+    gs_wide_block copy;
+    if (from == to) {
+        return;
+    }
+    memcpy(&copy, wide, sizeof copy);
+    for (size_t k = 0; k < count; k++) {
+        if (to == GSYNC_FLOAT32) {
+            wide->f[k] = (float)copy.d[k];
+        } else {
+            wide->d[k] = copy.f[k];
+        }
+    }
+}
+
 /* NOLINTBEGIN(bugprone-macro-parentheses): a type cannot be parenthesised */
 #define STORE(type, expression)                                                                                        \
     do {                                                                                                               \

@@ -19,6 +19,9 @@ typedef union gs_wide_block {
 
 /* count <= GS_BLOCK. Widening is exact; narrowing rounds to nearest even. */
 void gs_widen(gs_wide_block *wide, const void *from, gsync_dtype dtype, size_t count);
+/* A block of one wide floating type becomes one of the other: float64 is rounded to float32, to inf beyond its range.
+ */
+void gs_wide_convert(gs_wide_block *wide, gsync_dtype from, gsync_dtype to, size_t count);
 void gs_narrow(void *to, const gs_wide_block *wide, gsync_dtype dtype, size_t count);
 
 #endif

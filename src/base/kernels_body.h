@@ -88,6 +88,7 @@ static double total_of(const double_vector *square_sums) {
 #define SUFFIX _f32
 #define ONE_NAN INT32_C(0x7fc00000)
 #define INFINITE INT32_C(0x7f800000)
+#define ROUNDS true
 #include "base/kernels_real.h"
 #include "base/kernels_round.h"
 
@@ -97,12 +98,14 @@ static double total_of(const double_vector *square_sums) {
 #undef SUFFIX
 #undef ONE_NAN
 #undef INFINITE
+#undef ROUNDS
 
 #define REAL double
 #define BITS int64_t
 #define SUFFIX _f64
 #define ONE_NAN INT64_C(0x7ff8000000000000)
 #define INFINITE INT64_C(0x7ff0000000000000)
+#define ROUNDS false
 #include "base/kernels_real.h"
 
 /* Doubles cross no narrow wire. */
@@ -111,19 +114,17 @@ INLINE vector_f64 cross_f64(vector_f64 x, const narrow_wire *wire) {
     return x;
 }
 
-INLINE vector_f64 larger_f64(vector_f64 a, vector_f64 b) {
-    (void)b;
-    return a;
+INLINE double_vector add_square_f64(double_vector sum, double_vector x) {
+    return sum + x * x;
 }
 
-INLINE vector_f64 least_of_f64(vector_f64 least, vector_f64 magnitude) {
-    (void)magnitude;
-    return least;
+INLINE void see_f64(extremes *seen, vector_f64 magnitude) {
+    (void)seen, (void)magnitude;
 }
 
-INLINE vector_of_bits_f64 is_doubtful_f64(vector_f64 least, const narrow_wire *wire) {
-    (void)least, (void)wire;
-    return (vector_of_bits_f64){0};
+INLINE vector_f64 round_f64(vector_f64 x, vector_f64 magnitude, const narrow_wire *wire) {
+    (void)magnitude, (void)wire;
+    return x;
 }
 
 INLINE double_vector widen_part_f64(vector_f64 x, size_t part) {

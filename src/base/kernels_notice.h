@@ -1,21 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Part of kernels_body.h, like kernels_real.h: reductions that round on the way and notice things.
+ * Part of kernels_body.h, like kernels_real.h (ROUNDS: elements may have to cross a narrow wire): reductions that round
+ * on the way and notice things.
  *
- * Steps of whole vectors hold as long as everything stays finite. A step whose results do not is done over, before it
- * has been stored (targets may be the sources), by the function that also does the last few elements and the
- * reductions of many buffers: there saturated elements are found, and whose infinity it was.
+ * Steps of whole vectors hold as long as everything is ordinary: finite, and not about to be saturated or flushed. A
+ * step in which something may not be is done over, before it has been stored (targets may be the sources), by the
+ * function that also does the last few elements and the reductions of many buffers: it holds for everything, counts,
+ * and finds out whose infinity it was.
  */
 
 /* Vectors of a step: elements for whole rounds over the sums of squares. */
 #define NOTICED (LANES * UNROLL < SQUARE_SUMS ? SQUARE_SUMS / LANES : (size_t)UNROLL)
-
-static void NAME(note_absmax)(gs_findings *findings, VECTOR absmax) {
-    for (size_t k = 0; k < LANES; k++) {
-        findings->absmax = (float)absmax[k] > findings->absmax ? (float)absmax[k] : findings->absmax;
-    }
-}
 
 INLINE VECTOR NAME(magnitude)(VECTOR x) {
     return (VECTOR)((VECTOR_OF_BITS)x & ~(VECTOR_OF_BITS)NAME(all)(-(REAL)0));
@@ -26,7 +22,7 @@ INLINE VECTOR NAME(magnitude)(VECTOR x) {
 typedef struct NAME(tally) {
     VECTOR_OF_BITS saturated; /* counted down, because true is -1 */
     VECTOR_OF_BITS flushed;
-    VECTOR absmax;
+    vector_f32 absmax;
 } NAME(tally);
 
 static void NAME(add_tally)(gs_findings *findings, const NAME(tally) * tally) {
@@ -34,7 +30,7 @@ static void NAME(add_tally)(gs_findings *findings, const NAME(tally) * tally) {
         findings->saturated += (uint64_t)-tally->saturated[k];
         findings->flushed += (uint64_t)-tally->flushed[k];
     }
-    NAME(note_absmax)(findings, tally->absmax);
+    take_absmax(findings, tally->absmax);
 }
 
 INLINE VECTOR NAME(round_carefully)(VECTOR x, const narrow_wire *wire, NAME(tally) * tally) {
@@ -58,7 +54,7 @@ INLINE void NAME(sum_carefully)(REAL *sum, const REAL *x, size_t lanes, bool is_
     if (wire->to != GS_ROUND_NOT) {
         const VECTOR_OF_BITS is_finite = source - source == 0; /* NOLINT(misc-redundant-expression) */
         const VECTOR finite = (VECTOR)((VECTOR_OF_BITS)source & is_finite);
-        tally->absmax = NAME(larger)(tally->absmax, NAME(magnitude)(finite));
+        tally->absmax = larger_f32(tally->absmax, (vector_f32)NAME(magnitude)(finite)); /* never of doubles */
     }
     const VECTOR rounded = NAME(round_carefully)(source, wire, tally);
     NAME(store)(sum, is_first ? rounded : NAME(load)(sum, lanes) + rounded, lanes);
@@ -111,76 +107,63 @@ NOT_INLINE void NAME(reduce_carefully)(const gs_reduction *job, gs_findings *fin
 
 /* ---- whole steps ---- */
 
-/* What a step sees of the numbers that it rounds. */
-typedef struct NAME(extremes) {
-    VECTOR largest;
-    VECTOR least;
-} NAME(extremes);
-
-INLINE VECTOR NAME(take)(const REAL *x, const narrow_wire *wire, NAME(extremes) * seen) {
-    const VECTOR source = NAME(load)(x, LANES);
-    if (wire->to == GS_ROUND_NOT) {
-        return source;
+/* As it comes out of the wire, if it is to cross one. */
+INLINE VECTOR NAME(rounded)(VECTOR x, bool rounds, const narrow_wire *wire, extremes *seen) {
+    if (!rounds) {
+        return x;
     }
-    const VECTOR magnitude = NAME(magnitude)(source);
-    seen->largest = NAME(larger)(seen->largest, magnitude);
-    seen->least = NAME(least_of)(seen->least, magnitude);
-    return NAME(cross)(source, wire);
+    const VECTOR magnitude = NAME(magnitude)(x);
+    NAME(see)(seen, magnitude);
+    return NAME(round)(x, magnitude, wire);
 }
 
-INLINE VECTOR NAME(give)(VECTOR result, const narrow_wire *wire, NAME(extremes) * seen) {
-    if (wire->to == GS_ROUND_NOT) {
-        return result;
-    }
-    seen->least = NAME(least_of)(seen->least, NAME(magnitude)(result));
-    return NAME(cross)(result, wire);
-}
-
-/* Whether something is not finite, or was flushed. Finite results whose sum overflows are a false alarm. */
-INLINE bool NAME(has_doubt)(const VECTOR *results, const narrow_wire *wire, VECTOR least) {
+/* Finite results whose sum overflows are a false alarm. */
+INLINE bool NAME(may_be_nonfinite)(const VECTOR *results) {
     VECTOR sum = results[0];
     for (size_t u = 1; u < NOTICED; u++) {
         sum += results[u];
     }
-    const VECTOR_OF_BITS nan = NAME(is_nan)(sum - sum); /* NOLINT(misc-redundant-expression) */
-    return NAME(any)(wire->to == GS_ROUND_NOT ? nan : nan | NAME(is_doubtful)(least, wire));
+    return NAME(any)(NAME(is_nan)(sum - sum)); /* NOLINT(misc-redundant-expression) */
 }
 
 INLINE void NAME(add_squares_of_step)(double_vector *sums, const VECTOR *results) {
-    enum { PARTS = sizeof(double) / sizeof(REAL) }; /* of a vector: as many elements as there are doubles in one */
+    enum { PARTS = LANES * sizeof(double) / VECTOR_BYTES }; /* of a vector, that fill one as doubles */
     for (size_t u = 0; u < NOTICED; u++) {
         for (size_t part = 0; part < PARTS; part++) {
             const double_vector wide = NAME(widen_part)(results[u], part);
-            sums[(u * PARTS + part) % SQUARE_VECTORS] += wide * wide;
+            double_vector *const sum = &sums[(u * PARTS + part) % SQUARE_VECTORS];
+            *sum = NAME(add_square)(*sum, wide);
         }
     }
 }
 
+/* absmax: of the sources, if they are rounded */
 INLINE void NAME(notice_step)(const gs_reduction *job, gs_findings *findings, const NAME(buffers) * of, size_t at,
-                              const narrow_wire *wire, VECTOR *absmax, double_vector *sums) {
+                              bool rounds, const narrow_wire *wire, vector_f32 *absmax, double_vector *sums) {
     const VECTOR by = NAME(all)((REAL)job->division.by);
-    NAME(extremes) seen = {*absmax, (VECTOR)((VECTOR_OF_BITS){0} - 1)};
+    extremes seen = {{0}, (words){0} - 1};
     VECTOR result[NOTICED];
     for (size_t u = 0; u < NOTICED; u++) {
-        result[u] = NAME(take)(of->sources[0] + at + u * LANES, wire, &seen);
+        result[u] = NAME(rounded)(NAME(load)(of->sources[0] + at + u * LANES, LANES), rounds, wire, &seen);
     }
     for (int s = 1; s < of->source_count; s++) {
         for (size_t u = 0; u < NOTICED; u++) {
-            result[u] += NAME(take)(of->sources[s] + at + u * LANES, wire, &seen);
+            result[u] += NAME(rounded)(NAME(load)(of->sources[s] + at + u * LANES, LANES), rounds, wire, &seen);
         }
     }
+    const vector_f32 largest_source = seen.largest;
     for (size_t u = 0; u < NOTICED; u++) {
         result[u] = job->division.how == GS_DIVIDE_EXACTLY ? result[u] * by : result[u] / by;
-        result[u] = NAME(give)(result[u], wire, &seen);
+        result[u] = NAME(rounded)(result[u], rounds, wire, &seen);
     }
-    if (NAME(has_doubt)(result, wire, seen.least)) {
+    if (rounds ? any_f32(is_doubtful(&seen, wire)) : NAME(may_be_nonfinite)(result)) {
         REAL careful[NOTICED * LANES];
         NAME(reduce_carefully)(job, findings, at, NOTICED * LANES, careful);
         for (size_t u = 0; u < NOTICED; u++) {
             result[u] = NAME(load)(careful + u * LANES, LANES);
         }
     } else {
-        *absmax = seen.largest;
+        *absmax = larger_f32(*absmax, largest_source);
     }
     for (int t = 0; t < of->target_count; t++) {
         for (size_t u = 0; u < NOTICED; u++) {
@@ -190,9 +173,8 @@ INLINE void NAME(notice_step)(const gs_reduction *job, gs_findings *findings, co
     NAME(add_squares_of_step)(sums, result);
 }
 
-/* Returns how many elements there were in whole steps. */
 INLINE size_t NAME(notice_all_steps)(const gs_reduction *job, gs_findings *findings, int sources, int targets,
-                                     gs_rounding rounding, double_vector *square_sums) {
+                                     bool rounds, double_vector *square_sums) {
     NAME(buffers) of = {.source_count = sources, .target_count = targets};
     for (int s = 0; s < sources; s++) {
         of.sources[s] = (const REAL *)job->sources[s] + job->first;
@@ -200,44 +182,40 @@ INLINE size_t NAME(notice_all_steps)(const gs_reduction *job, gs_findings *findi
     for (int t = 0; t < targets; t++) {
         of.targets[t] = (REAL *)job->targets[t] + job->first;
     }
-    const narrow_wire wire = wire_of(rounding);
-    VECTOR absmax = {0};
+    const narrow_wire wire = wire_of(job->rounding);
+    vector_f32 absmax = {0};
     double_vector sums[SQUARE_VECTORS] = {{0}};
     size_t at = 0;
     for (; at + NOTICED * LANES <= job->count; at += NOTICED * LANES) {
-        NAME(notice_step)(job, findings, &of, at, &wire, &absmax, sums);
+        NAME(notice_step)(job, findings, &of, at, rounds, &wire, &absmax, sums);
     }
-    NAME(note_absmax)(findings, absmax);
+    take_absmax(findings, absmax);
     memcpy(square_sums, sums, sizeof sums);
     return at;
 }
 
-/* Two ranks in place have a loop of their own. */
-INLINE size_t NAME(notice_steps)(const gs_reduction *job, gs_findings *findings, gs_rounding rounding,
-                                 double_vector *square_sums) {
-    if (job->source_count == 2 && job->target_count == 2) {
-        return NAME(notice_all_steps)(job, findings, 2, 2, rounding, square_sums);
-    }
-    return NAME(notice_all_steps)(job, findings, job->source_count, job->target_count, rounding, square_sums);
-}
-
+/* Returns how many elements there were in whole steps. Two ranks in place have a loop of their own. */
 static size_t NAME(notice_whole_steps)(const gs_reduction *job, gs_findings *findings, double_vector *square_sums) {
-    switch (job->rounding.to) {
-    case GS_ROUND_HALF:
-        return NAME(notice_steps)(job, findings, (gs_rounding){GS_ROUND_HALF, job->rounding.scale}, square_sums);
-    case GS_ROUND_BFLOAT:
-        return NAME(notice_steps)(job, findings, (gs_rounding){GS_ROUND_BFLOAT, 1.0f}, square_sums);
-    case GS_ROUND_NOT:
-        break;
+    const bool rounds = ROUNDS && job->rounding.to != GS_ROUND_NOT;
+    const bool is_pair = job->source_count == 2 && job->target_count == 2;
+    if (rounds && is_pair) {
+        return NAME(notice_all_steps)(job, findings, 2, 2, true, square_sums);
     }
-    return NAME(notice_steps)(job, findings, (gs_rounding){GS_ROUND_NOT, 1.0f}, square_sums);
+    if (rounds) {
+        return NAME(notice_all_steps)(job, findings, job->source_count, job->target_count, true, square_sums);
+    }
+    if (is_pair) {
+        return NAME(notice_all_steps)(job, findings, 2, 2, false, square_sums);
+    }
+    return NAME(notice_all_steps)(job, findings, job->source_count, job->target_count, false, square_sums);
 }
 
 static void NAME(reduce_noticing)(const gs_reduction *job, gs_findings *findings) {
     const bool is_few = job->source_count <= SOURCES_AT_ONCE && job->target_count <= SOURCES_AT_ONCE;
+    const narrow_wire wire = wire_of(job->rounding);
     double_vector square_sums[SQUARE_VECTORS] = {{0}};
     size_t at = 0;
-    if (is_few && job->division.how != GS_DIVIDE_WIDE) {
+    if (is_few && job->division.how != GS_DIVIDE_WIDE && is_wire_moderate(&wire)) {
         at = NAME(notice_whole_steps)(job, findings, square_sums);
     }
     REAL strip[STRIP];

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Part of kernels_body.h: float32 elements as they come out of a narrow wire.
- *
- * Crossing by itself does not saturate, nor keep infinities apart from NaN: whatever has no finite value on the wire
- * comes out as one or the other. Sums of such values stay that way, so that one look at a result tells whether any
- * element has to be gone into (kernels_notice.h).
+ * Part of kernels_body.h: float32 elements as they come out of a narrow wire, in two ways. `cross` holds for every
+ * element, but has none saturate and does not keep infinities apart from NaN. `round` takes half as long and holds for
+ * what is no cause for doubt: see kernels_notice.h.
  */
 
 typedef uint32_t words __attribute__((vector_size(VECTOR_BYTES)));
@@ -16,41 +14,58 @@ typedef struct narrow_wire {
     float inverse;   /* of the scale */
     float limit;     /* the least magnitude that would become infinite */
     float saturated; /* what it becomes */
-    float doubtful;  /* magnitudes up to this one may become 0 */
+    float flushed;   /* the largest magnitude that becomes 0, or more */
+    float ceiling;   /* the least magnitude that `round` cannot do */
+    float least;     /* the smallest normal number */
+    uint32_t lift;   /* from a power of two to 1.5 times the one that has its last bit where the wire has it */
 } narrow_wire;
 
-/* Numbers that are subnormal already are all in doubt: undoing an extreme scale may flush them as well. */
 INLINE narrow_wire wire_of(gs_rounding rounding) {
     if (rounding.to == GS_ROUND_HALF) {
         const float inverse = 1.0f / rounding.scale;
-        const float flushed = 0x1p-25f * inverse;
-        return (narrow_wire){GS_ROUND_HALF,      rounding.scale,     inverse,
-                             65520.0f * inverse, 65504.0f * inverse, flushed > 0x1p-126f ? flushed : 0x1p-126f};
+        const float limit = 65520.0f * inverse;
+        return (narrow_wire){.to = GS_ROUND_HALF,
+                             .scale = rounding.scale,
+                             .inverse = inverse,
+                             .limit = limit,
+                             .saturated = 65504.0f * inverse,
+                             .flushed = 0x1p-25f * inverse,
+                             .ceiling = limit < 0x1p113f ? limit : 0x1p113f,
+                             .least = 0x1p-14f * inverse,
+                             .lift = (13u << 23) | 0x400000u};
     }
-    return (narrow_wire){(int)rounding.to, 1.0f, 1.0f, 0x1.ffp+127f, 0x1.fep+127f, 0x1p-126f};
+    return (narrow_wire){.to = (int)rounding.to,
+                         .scale = 1.0f,
+                         .inverse = 1.0f,
+                         .limit = 0x1.ffp+127f,
+                         .saturated = 0x1.fep+127f,
+                         .flushed = 0x1p-134f,
+                         .ceiling = 0x1p110f,
+                         .least = 0x1p-126f,
+                         .lift = (16u << 23) | 0x400000u};
+}
+
+/* Otherwise subnormal numbers and infinities get in the way of `round` where none is expected. */
+INLINE bool is_wire_moderate(const narrow_wire *wire) {
+    return wire->scale >= 0x1p-100f && wire->scale <= 0x1p100f;
 }
 
 /* Below 2^-14 adding 0.5 leaves the rounding to the adder, whose unit there is the 2^-24 of subnormal halves. */
 INLINE vector_f32 through_half(vector_f32 x) {
-#if defined(__AVX512F__)
-    return (vector_f32)_mm512_cvtph_ps(_mm512_cvtps_ph((__m512)x, _MM_FROUND_TO_NEAREST_INT));
-#elif defined(__AVX2__) && defined(__F16C__)
-    return (vector_f32)_mm256_cvtph_ps(_mm256_cvtps_ph((__m256)x, _MM_FROUND_TO_NEAREST_INT));
-#else
-    const vector_of_bits_f32 magnitude = (vector_of_bits_f32)x & 0x7fffffff;
+    const vector_of_bits_f32 magnitude = (vector_of_bits_f32)x & INT32_MAX;
     const vector_of_bits_f32 normal = (magnitude + 0xfff + ((magnitude >> 13) & 1)) & ~0x1fff;
     const vector_f32 subnormal = (vector_f32)magnitude + 0.5f - 0.5f;
     const vector_f32 finite = choose_f32(magnitude < 0x38800000, subnormal, (vector_f32)normal);
     const vector_f32 rounded = choose_f32(magnitude >= 0x477ff000, all_f32(INFINITY), finite);
     return (vector_f32)((vector_of_bits_f32)rounded | ((vector_of_bits_f32)x & INT32_MIN));
-#endif
 }
 
 /* In integers, because the instruction for it takes subnormal numbers for 0. */
 INLINE vector_f32 through_bfloat(vector_f32 x) {
     const words bits = (words)x;
     const words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u;
-    return (vector_f32)rounded - (x - x); /* 0, or NaN, which the carry may have made anything */
+    const vector_f32 zero = x - x; /* NOLINT(misc-redundant-expression): or NaN, which a carry may have made anything */
+    return (vector_f32)rounded - zero;
 }
 
 INLINE vector_f32 cross_f32(vector_f32 x, const narrow_wire *wire) {
@@ -71,26 +86,45 @@ INLINE words lesser_words(words a, words b) {
 #endif
 }
 
-/* Of magnitudes. */
+/* Of magnitudes, which are ordered like their bits; NaN is the largest. */
 INLINE vector_f32 larger_f32(vector_f32 a, vector_f32 b) {
 #if defined(__AVX512F__)
     return (vector_f32)_mm512_max_epi32((__m512i)a, (__m512i)b);
 #elif defined(__AVX2__)
     return (vector_f32)_mm256_max_epi32((__m256i)a, (__m256i)b);
-#elif defined(__SSE2__)
-    return (vector_f32)_mm_max_ps((__m128)a, (__m128)b);
 #else
-    return choose_f32(b > a, b, a);
+    return choose_f32((vector_of_bits_f32)b > (vector_of_bits_f32)a, b, a);
 #endif
 }
 
-/* The least magnitude other than 0, as its bits less 1: so 0 comes last. */
-INLINE vector_f32 least_of_f32(vector_f32 least, vector_f32 magnitude) {
-    return (vector_f32)lesser_words((words)least, (words)magnitude - 1);
+static void take_absmax(gs_findings *findings, vector_f32 absmax) {
+    for (size_t k = 0; k < VECTOR_BYTES / sizeof(float); k++) {
+        findings->absmax = absmax[k] > findings->absmax ? absmax[k] : findings->absmax;
+    }
 }
 
-INLINE vector_of_bits_f32 is_doubtful_f32(vector_f32 least, const narrow_wire *wire) {
-    return (vector_of_bits_f32)((words)least < (words)all_f32(wire->doubtful));
+/* What a step sees of magnitudes. The least one counts as its bits less 1, so that 0 comes last. */
+typedef struct extremes {
+    vector_f32 largest;
+    words least;
+} extremes;
+
+INLINE void see_f32(extremes *seen, vector_f32 magnitude) {
+    seen->largest = larger_f32(seen->largest, magnitude);
+    seen->least = lesser_words(seen->least, (words)magnitude - 1);
+}
+
+INLINE vector_of_bits_f32 is_doubtful(const extremes *seen, const narrow_wire *wire) {
+    const words flushes = (words)(seen->least < (words)all_f32(wire->flushed));
+    const words overflows = (words)((vector_of_bits_f32)seen->largest >= (vector_of_bits_f32)all_f32(wire->ceiling));
+    return (vector_of_bits_f32)(flushes | overflows);
+}
+
+/* Adding a number of the right size leaves the rounding to the adder; the sign is that of -0. */
+INLINE vector_f32 round_f32(vector_f32 x, vector_f32 magnitude, const narrow_wire *wire) {
+    const vector_f32 at_least = larger_f32(magnitude, all_f32(wire->least));
+    const vector_f32 large = (vector_f32)(((words)at_least & 0x7f800000u) + wire->lift);
+    return (vector_f32)((words)((x + large) - large) | ((words)x & 0x80000000u));
 }
 
 /* A half of the vector: as many elements as there are doubles in one. */
@@ -106,5 +140,14 @@ INLINE double_vector widen_part_f32(vector_f32 x, size_t part) {
     half_vector of[2];
     memcpy(of, &x, sizeof of);
     return __builtin_convertvector(of[part], double_vector);
+#endif
+}
+
+/* The square of a float is exact as a double, so that it does not matter whether it is rounded before it is added. */
+INLINE double_vector add_square_f32(double_vector sum, double_vector x) {
+#if defined(__AVX512F__)
+    return (double_vector)_mm512_fmadd_pd((__m512d)x, (__m512d)x, (__m512d)sum);
+#else
+    return sum + x * x;
 #endif
 }

@@ -105,14 +105,18 @@ static inline float gs_float8_scale(uint32_t exponent) {
 }
 
 /*
- * Rounded to nearest even; |x| is 448 at most. From 2^-6 on the last 20 bits of the fraction are rounded away. Below
- * it, adding 2^14, whose last bit is E4M3's smallest step, leaves the rounding to the adder.
+ * Rounded to nearest even; |x| is 448 at most. Adding 2^20 times the power of two below |x|, or below the smallest
+ * normal number 2^-6, leaves the rounding to the adder: the last bit of the sum is worth an eighth of that power. Then
+ * the low bits of the sum count eighths, of which the first 8 are the exponent's last bit, as in a subnormal code.
  */
 static inline uint32_t gs_float8_from_float(float x) {
-    const uint32_t magnitude = gs_magnitude(x);
-    const uint32_t normal = (magnitude + 0x7ffffu + ((magnitude >> 20) & 1u) - (120u << 23)) >> 20;
-    const uint32_t subnormal = gs_float_bits(gs_float_from_bits(magnitude) + 0x1p14f) - 0x46800000u;
-    return gs_choose_bits(magnitude < 0x3c800000u, subnormal, normal) | (gs_float_bits(x) >> 31 << 7);
+    const int32_t smallest = 121 << 23;
+    const int32_t exponent = (int32_t)(gs_float_bits(x) & GS_INFINITY);
+    const int32_t power = exponent > smallest ? exponent : smallest;
+    const float rounder = gs_float_from_bits((uint32_t)power + (20u << 23));
+    const uint32_t eighths = gs_float_bits(gs_float_from_bits(gs_magnitude(x)) + rounder) << 20;
+    const uint32_t sign = gs_float_bits(x) >> 4 & 0x08000000u;
+    return (eighths + (uint32_t)(power - smallest) + sign) >> 20;
 }
 
 /* Exact. Codes below 8 are multiples of 2^-9: the bits of 2^14 plus that multiple, less 2^14. */

@@ -104,12 +104,9 @@ static const size_t COPY_ELEMENTS = 4096;
 static unsigned char *open_run(gs_lane *lane, range *run, bool *is_copy) {
     const gs_lane_private *data = lane->operation.private_data;
     size_t count = run->count;
-    unsigned char *place = NULL;
-    if (data == NULL) {
-        place = own_place(lane, run->first);
-    } else if (!gs_lane_rounds_data(lane)) {
-        place = data->find(data->owner, run->first, &count);
-    }
+    const bool is_found = data != NULL && !gs_lane_rounds_data(lane);
+    unsigned char *place = data == NULL ? own_place(lane, run->first) : NULL;
+    place = is_found ? data->find(data->owner, run->first, &count) : place;
     *is_copy = place == NULL;
     if (place != NULL) {
         run->count = count;

@@ -143,6 +143,7 @@ static void reduce(gs_lane *lane, gs_shard_job *job, size_t first, bool has_resu
     gs_findings found = {.nonfinite_source = -1};
     job->findings = lane->operation.looks ? &found : NULL;
     gs_shard_reduce(job);
+    job->findings = NULL;
     found.nonfinite_source = found.has_nonfinite ? rank_of_source(lane, found.nonfinite_source) : -1;
     found.square_sum = has_result ? found.square_sum : 0.0;
     gs_lane_note(lane, &found, first);

@@ -59,6 +59,7 @@ static void gather_row(unsigned char *wire, gsync_dtype wire_dtype, const gs_hos
         if (is_weighed) {
             weigh(&wide, &wide, term, first + done, count);
         }
+        gs_wide_convert(&wide, gs_dtype_wide(dtype), gs_dtype_wide(wire_dtype), count);
         gs_narrow(wire + done * gsync_dtype_size(wire_dtype), &wide, wire_dtype, count);
     }
 }
@@ -84,6 +85,7 @@ static void gather_accumulator(unsigned char *wire, gsync_dtype wire_dtype, cons
         const size_t count = block_length(total, done);
         const unsigned char *from = (const unsigned char *)term->accumulator + done * gsync_dtype_size(wide_dtype);
         gs_widen(&wide, from, wide_dtype, count);
+        gs_wide_convert(&wide, wide_dtype, gs_dtype_wide(wire_dtype), count);
         gs_narrow(wire + done * gsync_dtype_size(wire_dtype), &wide, wire_dtype, count);
     }
 }
@@ -107,6 +109,7 @@ static void scatter_row(void *row, gsync_dtype dtype, const unsigned char *wire,
     for (size_t done = 0; done < columns; done += GS_BLOCK) {
         const size_t count = block_length(columns, done);
         gs_widen(&wide, wire + done * gsync_dtype_size(wire_dtype), wire_dtype, count);
+        gs_wide_convert(&wide, gs_dtype_wide(wire_dtype), gs_dtype_wide(dtype), count);
         gs_narrow((unsigned char *)row + done * gsync_dtype_size(dtype), &wide, dtype, count);
     }
 }

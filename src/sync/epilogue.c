@@ -87,10 +87,23 @@ static gsync_status take_missing(gs_pipeline *pipeline) {
                    "never marked ready in this micro-batch: %s: mark them with gsync_ready, or set finds_unused", text);
 }
 
+gs_epilogue gs_epilogue_after(gs_pipeline *pipeline, gs_epilogue last) {
+    if (last < GS_EPILOGUE_FINDINGS && pipeline->terms.looks) {
+        return GS_EPILOGUE_FINDINGS;
+    }
+    if (last < GS_EPILOGUE_CHOICE && gs_choice_is_due(pipeline)) {
+        pipeline->choices_done = 0;
+        return GS_EPILOGUE_CHOICE;
+    }
+    return last < GS_EPILOGUE_ORDER && pipeline->step.wants_order ? GS_EPILOGUE_ORDER : GS_EPILOGUE_NONE;
+}
+
 gsync_status gs_epilogue_post(gs_pipeline *pipeline) {
     switch (pipeline->epilogue) {
     case GS_EPILOGUE_FINDINGS:
         return gs_findings_post(pipeline);
+    case GS_EPILOGUE_CHOICE:
+        return gs_choice_post(pipeline);
     case GS_EPILOGUE_ORDER:
         return post_order(pipeline);
     case GS_EPILOGUE_NONE:
@@ -104,7 +117,12 @@ gsync_status gs_epilogue_take(gs_pipeline *pipeline) {
     switch (pipeline->epilogue) {
     case GS_EPILOGUE_FINDINGS:
         gs_findings_take(pipeline);
-        pipeline->epilogue = pipeline->step.wants_order ? GS_EPILOGUE_ORDER : GS_EPILOGUE_NONE;
+        pipeline->epilogue = gs_epilogue_after(pipeline, GS_EPILOGUE_FINDINGS);
+        return GSYNC_OK;
+    case GS_EPILOGUE_CHOICE:
+        if (gs_choice_take(pipeline)) {
+            pipeline->epilogue = gs_epilogue_after(pipeline, GS_EPILOGUE_CHOICE);
+        }
         return GSYNC_OK;
     case GS_EPILOGUE_ORDER:
         return take_order(pipeline);

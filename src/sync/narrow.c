@@ -22,12 +22,14 @@ bool gs_narrow_is_on(const gs_pipeline *pipeline, size_t bucket) {
     if (rule->wire == GSYNC_WIRE_NATIVE || pipeline->step.step <= rule->warmup_steps) {
         return false;
     }
-    return rule->wire != GSYNC_WIRE_FLOAT16 || pipeline->half_scale != 0.0f;
+    return (rule->wire != GSYNC_WIRE_FLOAT16 || pipeline->half_scale != 0.0f) && !gs_choice_is_native(pipeline, bucket);
 }
 
 /* Native, but how large the elements are has to be known before they can travel as float16. */
 static bool is_measured(const gs_pipeline *pipeline, size_t bucket) {
-    return rule_of(pipeline, bucket)->wire == GSYNC_WIRE_FLOAT16 && !gs_narrow_is_on(pipeline, bucket);
+    const gs_wire_rule *rule = rule_of(pipeline, bucket);
+    const bool is_known = pipeline->step.step > rule->warmup_steps && pipeline->half_scale != 0.0f;
+    return rule->wire == GSYNC_WIRE_FLOAT16 && !is_known;
 }
 
 gsync_dtype gs_narrow_dtype(const gs_pipeline *pipeline, size_t bucket) {
@@ -214,11 +216,14 @@ static void decode_range(void *owner, size_t first, size_t count, const void *wi
 }
 
 /* Without feedback float16 and bfloat16 need nothing but rounding, which a sum does in registers. */
-static gs_rounding rounding_of(const gs_pipeline *pipeline, const gs_wire_rule *rule) {
-    gs_rounding rounding = {.to = GS_ROUND_NOT};
-    if (!rule->has_feedback && rule->wire == GSYNC_WIRE_FLOAT16) {
-        rounding = (gs_rounding){.to = GS_ROUND_HALF, .scale = pipeline->half_scale};
-    } else if (!rule->has_feedback && rule->wire == GSYNC_WIRE_BFLOAT16) {
+static gs_rounding rounding_of(const gs_pipeline *pipeline, const gs_wire_rule *rule, bool measures) {
+    gs_rounding rounding = {.to = GS_ROUND_NOT, .scale = pipeline->half_scale};
+    if (rule->has_feedback || measures) {
+        return rounding;
+    }
+    if (rule->wire == GSYNC_WIRE_FLOAT16) {
+        rounding.to = GS_ROUND_HALF;
+    } else if (rule->wire == GSYNC_WIRE_BFLOAT16) {
         rounding.to = GS_ROUND_BFLOAT;
     }
     return rounding;
@@ -234,7 +239,7 @@ const gs_lane_wire *gs_narrow_prepare(gs_pipeline *pipeline, size_t bucket) {
         .owner = pipeline,
         .block = measures ? 1 : rule->codec->block,
         .block_bytes = measures ? sizeof(float) : rule->codec->block_bytes,
-        .rounding = measures ? (gs_rounding){.to = GS_ROUND_NOT} : rounding_of(pipeline, rule),
+        .rounding = rounding_of(pipeline, rule, measures),
         .round = round_range,
         .encode = encode_range,
         .decode = decode_range,

@@ -183,6 +183,9 @@ static gsync_status post_bucket(gs_pipeline *pipeline) {
         .divide = pipeline->terms.divide,
         .divides_by_micro_batches = pipeline->terms.divides_by_micro_batches,
     };
+    if (pipeline->sparse.sent == 0) {
+        gs_choice_note_launch(pipeline);
+    }
     set_verdict(pipeline, &operation);
     if (gs_sparse_is_on(pipeline, pipeline->bucket)) {
         gs_sparse_offer(pipeline, &operation);
@@ -239,6 +242,7 @@ static gsync_status move(gs_pipeline *pipeline, bool *is_done, bool *did_work) {
 static void complete_bucket(gs_pipeline *pipeline) {
     pipeline->outcome = *gs_lane_last_outcome(pipeline->lane);
     gs_findings_note(pipeline, pipeline->bucket, &pipeline->outcome.findings);
+    gs_choice_note_end(pipeline, pipeline->bucket);
     GS_LOG(&pipeline->group->logger, GSYNC_LOG_TRACE, "rank %d bucket %zu: reduced", pipeline->group->rank,
            pipeline->bucket);
     pipeline->bucket++;
@@ -246,11 +250,8 @@ static void complete_bucket(gs_pipeline *pipeline) {
     if (pipeline->bucket < pipeline->plan->bucket_count) {
         return;
     }
-    if (pipeline->terms.looks) {
-        pipeline->epilogue = GS_EPILOGUE_FINDINGS;
-    } else if (pipeline->step.wants_order) {
-        pipeline->epilogue = GS_EPILOGUE_ORDER;
-    } else {
+    pipeline->epilogue = gs_epilogue_after(pipeline, GS_EPILOGUE_NONE);
+    if (pipeline->epilogue == GS_EPILOGUE_NONE) {
         end(pipeline, GSYNC_OK);
     }
 }

@@ -40,6 +40,14 @@ typedef struct gs_gradient {
     gs_residual residuals[2]; /* by gs_wire_stage */
 } gs_gradient;
 
+/* is_auto: the shortest time of a bucket each way, and which way it goes. */
+typedef struct gs_choice {
+    uint64_t native_ns; /* UINT64_MAX: not tried yet */
+    uint64_t narrow_ns;
+    bool is_native;
+    bool is_made;
+} gs_choice;
+
 /* What does not change between commits. */
 typedef struct gs_pipeline_terms {
     gs_divide divide;
@@ -78,10 +86,11 @@ typedef struct gs_step_terms {
     bool ends_early;   /* this rank ran out of data: its window may be shorter than the others' */
 } gs_step_terms;
 
-/* What the ranks still tell each other once the buckets are through, or refused. */
+/* What the ranks still tell each other once the buckets are through, in this order, or refused. */
 typedef enum gs_epilogue {
     GS_EPILOGUE_NONE,
     GS_EPILOGUE_FINDINGS, /* what each has noticed */
+    GS_EPILOGUE_CHOICE,   /* how long buckets took */
     GS_EPILOGUE_ORDER,    /* in which order gradients became ready on rank 0 */
     GS_EPILOGUE_MISSING   /* which gradients were never marked */
 } gs_epilogue;
@@ -106,6 +115,10 @@ struct gs_pipeline {
     float half_scale;                      /* FLOAT16: the power of two for this step; 0: not known yet */
     gs_lane_wire wire;                     /* of the bucket at work */
     gs_sparse sparse;
+    gs_choice *choices;     /* per bucket; NULL: nothing is is_auto */
+    uint64_t choices_since; /* the plan is as old as this step */
+    size_t choices_done;    /* in the epilogue */
+    uint64_t bucket_start_ns;
     gs_lane_private private_data; /* the gradients of the bucket at work, for buckets that peers cannot reach */
 
     gs_step_terms step;
@@ -160,6 +173,10 @@ bool gs_pipeline_progress(gs_pipeline *pipeline, bool *is_waiting);
 /* Once all buckets are through: agrees on unused gradients and late writes, then writes deferred results. Blocking. */
 gsync_status gs_pipeline_settle(gs_pipeline *pipeline, gs_idle_function idle, void *argument);
 
+/* After a step whose results are written: GSYNC_ERR_MISMATCH, on all ranks, names the first gradient that differs.
+ * Blocking. */
+gsync_status gs_pipeline_check_replicas(gs_pipeline *pipeline, gs_idle_function idle, void *argument);
+
 /* Has the step ended? Then *status, with the words put where gsync_last_error finds them. */
 bool gs_pipeline_has_ended(gs_pipeline *pipeline, gsync_status *status);
 
@@ -172,6 +189,17 @@ gsync_status gs_gradient_fail_changed(const char *name, int rank);
 void gs_findings_note(gs_pipeline *pipeline, size_t bucket, const gs_findings *found);
 gsync_status gs_findings_post(gs_pipeline *pipeline);
 void gs_findings_take(gs_pipeline *pipeline);
+
+/* sync/wire_choice.c */
+/* A new plan after so many steps: trials begin anew. */
+void gs_choice_start(gs_pipeline *pipeline, uint64_t steps_before);
+bool gs_choice_is_native(const gs_pipeline *pipeline, size_t bucket);
+void gs_choice_note_launch(gs_pipeline *pipeline);
+void gs_choice_note_end(gs_pipeline *pipeline, size_t bucket);
+bool gs_choice_is_due(const gs_pipeline *pipeline);
+gsync_status gs_choice_post(gs_pipeline *pipeline);
+/* Returns whether that was the last piece. */
+bool gs_choice_take(gs_pipeline *pipeline);
 
 /* sync/narrow.c */
 /* In this step the bucket travels on its narrow wire. */
@@ -208,6 +236,8 @@ gs_stretch gs_bucket_stretch(const gs_pipeline *pipeline, size_t bucket, size_t 
 uint32_t gs_bucket_member(const gs_pipeline *pipeline, size_t bucket, size_t element);
 
 /* sync/epilogue.c */
+/* What comes after the one that is over; GS_EPILOGUE_NONE: after the buckets. */
+gs_epilogue gs_epilogue_after(gs_pipeline *pipeline, gs_epilogue last);
 gsync_status gs_epilogue_post(gs_pipeline *pipeline);
 /* What was posted is done: makes use of it. The epilogue is over when it then is GS_EPILOGUE_NONE. */
 gsync_status gs_epilogue_take(gs_pipeline *pipeline);

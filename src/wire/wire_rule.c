@@ -65,10 +65,10 @@ static bool feeds_back(gsync_wire wire, gsync_feedback feedback) {
 
 /*
  * FLOAT16 has to see gradients before it can scale them. Who adds up an element keeps what the second rounding lost of
- * it, and after the first step the buckets may be planned anew: feedback of that kind begins after it.
+ * it, and after the first step the buckets may be planned anew: feedback of that kind, and trials, begin after it.
  */
 static bool needs_native_step(const gs_wire_rule *rule) {
-    return rule->wire == GSYNC_WIRE_FLOAT16 || (rule->has_feedback && rule->codec != NULL);
+    return rule->wire == GSYNC_WIRE_FLOAT16 || rule->is_auto || (rule->has_feedback && rule->codec != NULL);
 }
 
 gsync_status gs_wire_rule_make(gs_wire_rule *rule, gsync_wire wire, const gsync_wire_options *from) {

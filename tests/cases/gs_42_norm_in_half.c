@@ -21,7 +21,7 @@ static ranks_model *reduce_constant(ranks_context *ctx, size_t count, gsync_dtyp
 }
 
 static void GS_42_one_large_half_has_its_own_size_as_norm(ranks_context *ctx) {
-    for (int computes_norm = 0; computes_norm < 1; computes_norm++) {
+    for (int computes_norm = 0; computes_norm < 2; computes_norm++) {
         double norm = 0;
         ranks_model *model = reduce_constant(ctx, 1000, GSYNC_FLOAT16, computes_norm, 5000.0, 0.0);
         REQUIRE(!ranks_has_failed(ctx));
@@ -34,7 +34,7 @@ static void GS_42_one_large_half_has_its_own_size_as_norm(ranks_context *ctx) {
 
 static void GS_42_a_million_small_elements_add_up(ranks_context *ctx) {
     const gsync_dtype dtypes[] = {GSYNC_FLOAT16, GSYNC_BFLOAT16, GSYNC_FLOAT32};
-    for (int trial = 0; trial < 6; trial += 2) {
+    for (int trial = 0; trial < 6; trial++) {
         double norm = 0;
         ranks_model *model = reduce_constant(ctx, 1000000, dtypes[trial / 2], trial % 2, 0x1p-14, 0x1p-14);
         REQUIRE(!ranks_has_failed(ctx));

@@ -33,7 +33,7 @@ static void clip_both(ranks_context *ctx, gsync_op op, double scale, int compute
 }
 
 static void GS_43_clips_what_was_reduced_and_unscaled(ranks_context *ctx) {
-    for (int computes_norm = 0; computes_norm < 1; computes_norm++) {
+    for (int computes_norm = 0; computes_norm < 2; computes_norm++) {
         clip_both(ctx, GSYNC_MEAN, 1.0, computes_norm);
         clip_both(ctx, GSYNC_MEAN, 1024.0, computes_norm);
         clip_both(ctx, GSYNC_SUM, 1.0, computes_norm);

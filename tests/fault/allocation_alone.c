@@ -76,6 +76,25 @@ static void a_split(ranks_context *ctx) {
     CHECK_EQ(alloc_fault_live(), before);
 }
 
+static gsync_status make_scaler(void *argument) {
+    return gsync_scaler_create(argument, NULL);
+}
+
+/* The reducer that uses it may be the last to let it go. */
+static void a_loss_scaler(ranks_context *ctx) {
+    const long before = alloc_fault_live();
+    gsync_scaler *scaler = NULL;
+    gsync_reducer *reducer = NULL;
+    CHECK(try_every(make_scaler, &scaler) > 0);
+    REQUIRE_OK(gsync_reducer_create(&reducer, ctx->comm, NULL));
+    REQUIRE_OK(gsync_reducer_set_scaler(reducer, scaler));
+    REQUIRE_OK(gsync_reducer_set_scaler(reducer, scaler));
+    gsync_scaler_destroy(&scaler);
+    CHECK(alloc_fault_live() > before);
+    gsync_reducer_destroy(&reducer);
+    CHECK_EQ(alloc_fault_live(), before);
+}
+
 typedef struct reducer_call {
     ranks_context *ctx;
     const gsync_options *options;
@@ -172,5 +191,5 @@ static void a_reducer_that_checks_everything(ranks_context *ctx) {
 }
 
 RANKS_MAIN(RANKS_TEST(communicators_for_threads), RANKS_TEST(a_communicator_of_one), RANKS_TEST(a_split),
-           RANKS_TEST(a_reducer), RANKS_TEST(a_reducer_of_gradients_in_the_library),
+           RANKS_TEST(a_loss_scaler), RANKS_TEST(a_reducer), RANKS_TEST(a_reducer_of_gradients_in_the_library),
            RANKS_TEST(a_reducer_that_adds_up_micro_batches), RANKS_TEST(a_reducer_that_checks_everything))

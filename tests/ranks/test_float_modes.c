@@ -7,46 +7,15 @@
  */
 
 #include "bits_model.h"
+#include "float_setting.h"
 
-#include <fenv.h>
 #include <float.h>
 #include <math.h>
-#include <string.h>
-
-#if defined(__SSE2__)
-#include <immintrin.h>
-#define HAS_FLUSHING 1
-#else
-#define HAS_FLUSHING 0
-#endif
-#if defined(__GLIBC__) && defined(__x86_64__)
-#define HAS_TRAPS 1
-#else
-#define HAS_TRAPS 0
-#endif
 
 static const gsync_dtype dtypes[] = {GSYNC_FLOAT32, GSYNC_FLOAT64, GSYNC_FLOAT16, GSYNC_BFLOAT16};
 
 /* ---- Flushing -------------------------------------------------------------------------------------------------------
  */
-
-static void flush_subnormals(bool is_on) {
-#if HAS_FLUSHING
-    const unsigned both = 0x8040u; /* FTZ and DAZ */
-    _mm_setcsr(is_on ? _mm_getcsr() | both : _mm_getcsr() & ~both);
-#else
-    (void)is_on;
-#endif
-}
-
-static bool does_flush(void) {
-    volatile float smallest = FLT_MIN;
-    smallest *= 0.5f;
-    uint32_t bits;
-    const float value = smallest;
-    memcpy(&bits, &value, sizeof bits);
-    return bits == 0;
-}
 
 /* Only some ranks flush, and they start to only after the helper threads were started. */
 static void take_flushing_steps(bits_model *model, const gsync_options *options) {
@@ -107,29 +76,6 @@ static void allreduce_gives_the_same_bits_to_ranks_that_flush_subnormals(ranks_c
 
 /* ---- Traps ----------------------------------------------------------------------------------------------------------
  */
-
-static void set_traps(bool is_on) {
-#if HAS_TRAPS
-    const int traps = FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW;
-    if (is_on) {
-        feclearexcept(FE_ALL_EXCEPT);
-        feenableexcept(traps);
-    } else {
-        fedisableexcept(traps);
-        feclearexcept(FE_ALL_EXCEPT);
-    }
-#else
-    (void)is_on;
-#endif
-}
-
-static int traps_now(void) {
-#if HAS_TRAPS
-    return fegetexcept() & (FE_INVALID | FE_DIVBYZERO | FE_OVERFLOW);
-#else
-    return 0;
-#endif
-}
 
 /* Element 0: infinity minus infinity; 1: NaN on rank 0; 2: a sum that overflows; 3: a signalling NaN; the rest: 1. */
 static void fill_with_trouble(const ranks_context *ctx, void *buffer, gsync_dtype dtype, size_t count) {

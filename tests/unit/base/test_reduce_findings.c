@@ -13,13 +13,13 @@
 
 #include <cmocka.h>
 
-enum { SOURCES_MAX = 64, TARGETS_MAX = 12, COUNT_MAX = 2100, TRIALS = 2 * 7 * 7 * 12 };
+enum { SOURCES_MAX = 64, TARGETS_MAX = 12, COUNT_MAX = 2100, TRIALS = 2 * 7 * 8 * 11 };
 #define SEED 20261130
 
 /* ---- Trials --------------------------------------------------------------------------------------------------------
  */
 
-typedef enum inputs { BELL, HEAVY_TAILS, SUBNORMAL, HUGE_ONES, ZEROS, STRANGERS, EDGES, INPUTS } inputs;
+typedef enum inputs { BELL, HEAVY_TAILS, SUBNORMAL, HUGE_ONES, LARGE_ONES, ZEROS, STRANGERS, EDGES, INPUTS } inputs;
 
 typedef struct trial {
     uint64_t seed;
@@ -37,16 +37,17 @@ typedef struct trial {
 static trial trial_of(int number) {
     static const int source_counts[] = {1, 2, 3, 4, 8, 9, 64};
     static const gs_rounding roundings[] = {
-        {GS_ROUND_NOT, 0.0f},      {GS_ROUND_HALF, 1.0f},      {GS_ROUND_HALF, 128.0f}, {GS_ROUND_HALF, 0x1p-10f},
-        {GS_ROUND_HALF, 0x1p100f}, {GS_ROUND_HALF, 0x1p-100f}, {GS_ROUND_BFLOAT, 0.0f}};
+        {GS_ROUND_NOT, 0.0f},      {GS_ROUND_HALF, 1.0f},      {GS_ROUND_HALF, 128.0f},
+        {GS_ROUND_HALF, 0x1p-10f}, {GS_ROUND_HALF, 0x1p100f},  {GS_ROUND_HALF, 0x1p-100f},
+        {GS_ROUND_HALF, 0x1p120f}, {GS_ROUND_HALF, 0x1p-120f}, {GS_ROUND_BFLOAT, 0.0f}};
     static const size_t counts[] = {0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 200, 1023, 1024, 1025, COUNT_MAX};
     static const double divisors[] = {1, 2, 3, 4, 7, 64, 0.5, 0.1, 16777217.0};
     seeded random = {SEED + (uint64_t)number};
     trial it = {.seed = seeded_next(&random), .dtype = number % 5 == 0 ? GSYNC_FLOAT64 : GSYNC_FLOAT32};
     it.source_count = source_counts[number % 7];
     it.inputs = (inputs)(number / 7 % INPUTS);
-    it.is_in_place = number / 49 % 2 == 0;
-    it.rounding = roundings[seeded_below(&random, 7)];
+    it.is_in_place = number / 56 % 2 == 0;
+    it.rounding = roundings[seeded_below(&random, 9)];
     const size_t counts_to_choose_from = it.source_count > 8 ? 14 : 17;
     it.count = counts[seeded_below(&random, counts_to_choose_from)];
     it.first = seeded_below(&random, 9);
@@ -82,6 +83,8 @@ static double element_of(const trial *it, seeded *random) {
         return ldexp((double)(seeded_next(random) >> 41), is_wide ? -1074 : -149) * sign;
     case HUGE_ONES:
         return (is_wide ? DBL_MAX : (double)FLT_MAX) * uniform(random);
+    case LARGE_ONES: /* of which sums are beyond what can be rounded the fast way */
+        return ldexp(uniform(random), 109 + (int)seeded_below(random, 3));
     case ZEROS:
         return seeded_below(random, 8) == 0 ? bell : sign * 0.0;
     case STRANGERS:

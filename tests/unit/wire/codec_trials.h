@@ -14,7 +14,9 @@
 #include <math.h>
 #include <stdlib.h>
 
+#if !defined(SEED)
 #define SEED 20261130
+#endif
 
 static const gs_codec_terms plain_terms = {.scale = 1.0f};
 
