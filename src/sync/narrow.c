@@ -52,14 +52,14 @@ size_t gs_narrow_place_count(const gs_plan_gradient *shape) {
 
 /* A sum over ranks, and gradients that grow 32 times from one step to the next, are still below 65504. */
 float gs_narrow_half_scale(float absmax, int world_size) {
-    enum { ROOM = 11, EXPONENT_MAX = 100 };
+    enum { ROOM = 11, EXPONENT_MIN = -112, EXPONENT_MAX = 126 }; /* as far as the codec goes */
     int magnitude;
     int ranks;
     (void)frexpf(absmax, &magnitude);
     (void)frexp((double)world_size, &ranks);
     int exponent = ROOM - magnitude - ranks;
     exponent = exponent > EXPONENT_MAX ? EXPONENT_MAX : exponent;
-    return ldexpf(1.0f, exponent < -EXPONENT_MAX ? -EXPONENT_MAX : exponent);
+    return ldexpf(1.0f, exponent < EXPONENT_MIN ? EXPONENT_MIN : exponent);
 }
 
 /* ---- one gradient's elements ---- */

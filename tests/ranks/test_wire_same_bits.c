@@ -174,6 +174,10 @@ static void extreme_values(ranks_context *ctx, wire_values_kind kind, double mag
 
 static void the_smallest_and_the_largest_numbers_have_the_bits_of_the_model(ranks_context *ctx) {
     extreme_values(ctx, WIRE_ZERO, 1.0);
+    extreme_values(ctx, WIRE_DENORMAL, 1.0);
+    extreme_values(ctx, WIRE_DENORMAL, 0x1p-11);
+    extreme_values(ctx, WIRE_DENORMAL, 0x1p32);
+    extreme_values(ctx, WIRE_HUGE, 0x1p14);
     extreme_values(ctx, WIRE_HEAVY_TAILED, 1.0);
 }
 
