@@ -188,6 +188,9 @@ static void gradients_on_many_wires_do_not_meet(ranks_context *ctx) {
                                    choice_of(GSYNC_WIRE_INT8, true),    choice_of(GSYNC_WIRE_NATIVE, false),
                                    choice_of(GSYNC_WIRE_TOPK, true),    choice_of(GSYNC_WIRE_FLOAT16, false),
                                    choice_of(GSYNC_WIRE_FLOAT8, false)};
+    for (size_t i = 0; i < COUNTS; i++) {
+        trainer->magnitudes[i] = choices[i % 7].wire == GSYNC_WIRE_FLOAT16 ? 0x1p-30 : 0x1p50;
+    }
     for (size_t i = 0; i < 6 && !ranks_has_failed(ctx); i++) {
         const setting how = {NULL, 0, GSYNC_OPTIONS_INIT, (bits_place)i, choices, sizeof choices / sizeof *choices};
         take_steps(trainer, &how, "many wires");
