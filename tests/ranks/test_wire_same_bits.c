@@ -235,6 +235,9 @@ static void try_hosts(ranks_context *ctx, gsync_dtype dtype, gsync_options optio
         REQUIRE_OK(gsync_comm_create(&comm, &comm_options));
         const bool is_one_host = ctx->world <= (int)per_host;
         try_wires(ctx, comm, is_one_host ? 0 : (int)per_host, dtype, options, adapt);
+        if (dtype == GSYNC_FLOAT16) {
+            try_absence(ctx, comm, is_one_host ? 0 : (int)per_host);
+        }
         gsync_comm_destroy(&comm);
     }
 }
