@@ -6,8 +6,8 @@
 #   transports  threads: `program --ranks N`; mpi: `mpirun -n N program`; single: `program`   (threads,mpi)
 #   timeout     seconds                                                                   (60)
 #   links       public: the shared library; internal: also what is hidden in it           (public)
-#   wrap        functions that the program replaces, as ld's --wrap does; adds tests/support/alloc_fault.c,
-#               and needs links=internal in a rank test                                   (none)
+#   wrap        functions that the program replaces, as ld's --wrap does; with malloc among them adds
+#               tests/support/alloc_fault.c. Needs links=internal in a rank test          (none)
 #   labels      further ctest labels                                                      (none)
 #   memory      yes: run it under valgrind too; a rank test with 2 threads                (unit tests yes, others no)
 #
@@ -54,7 +54,7 @@ function(gradsync_test_program target source)
     gradsync_configure_target(${target})
     set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/programs)
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/support)
-    if(wraps)
+    if("malloc" IN_LIST wraps)
         target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/alloc_fault.c)
     endif()
     foreach(symbol IN LISTS wraps)

@@ -11,7 +11,7 @@
  * alone happens before the comparison, which carries the outcome to all.
  */
 
-enum { REDUCER_MAIL_BYTES = 4096, SPARSE_MAIL_BYTES = 64 * 1024 };
+enum { REDUCER_MAIL_BYTES = 4096, KIB = 1024 };
 
 /* ---- what this rank can check alone ---- */
 
@@ -251,10 +251,21 @@ static size_t block_bytes(const gsync_reducer *reducer) {
     return most;
 }
 
+/* Where entries travel as mail, few long messages: each costs the latency of the network. But every rank of a host has
+ * room for the mail of all ranks. */
+static size_t mail_bytes(const gsync_reducer *reducer) {
+    const size_t entries = reducer->pipeline.sparse.entries_max * sizeof(gs_sparse_entry);
+    const size_t share = (size_t)32 * KIB * KIB / (size_t)reducer->comm->group->world_size;
+    size_t bytes = share < KIB * KIB ? share : KIB * KIB;
+    bytes = bytes > 64 * KIB ? bytes : 64 * KIB;
+    bytes = entries < bytes ? entries : bytes;
+    return bytes > REDUCER_MAIL_BYTES ? bytes / sizeof(gs_sparse_entry) * sizeof(gs_sparse_entry) : REDUCER_MAIL_BYTES;
+}
+
 static gsync_status open_lane(gsync_reducer *reducer) {
     const gs_plan_rule rule = rule_of(reducer);
     const gs_lane_shape shape = {
-        .mail_bytes = reducer->pipeline.sparse.entries_max != 0 ? SPARSE_MAIL_BYTES : REDUCER_MAIL_BYTES,
+        .mail_bytes = mail_bytes(reducer),
         .slot_bytes = needs_slots(reducer) ? slot_bytes(reducer) : 0,
         .ring_bytes = gs_lane_ring_bytes(slot_bytes(reducer)),
         .wire_bytes_max = slot_bytes(reducer),

@@ -143,6 +143,8 @@ unsigned char *gs_lane_slots(gs_lane *lane); /* this rank's slot_bytes, aligned 
 int gs_lane_world_size(const gs_lane *lane);
 /* Between hosts every host adds up all of a REDUCE of so many float32, because it is short. */
 bool gs_lane_is_added_by_all(const gs_lane *lane, size_t count);
+/* During a REDUCE, once ranges are asked for: some rank of this host has data for it. */
+bool gs_lane_host_contributes(const gs_lane *lane);
 size_t gs_lane_mail_max(const gs_lane *lane);
 /* By this rank to other hosts, so far, as the transport counts it. */
 uint64_t gs_lane_bytes_sent(const gs_lane *lane);

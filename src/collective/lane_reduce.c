@@ -22,6 +22,15 @@ bool gs_lane_has_private(const gs_lane *lane) {
     return false;
 }
 
+bool gs_lane_host_contributes(const gs_lane *lane) {
+    for (int i = 0; i < lane->group->local_count; i++) {
+        if (local_header(lane, i)->contributes != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 unsigned char *gs_lane_place(const gs_lane *lane, int local_rank, size_t first) {
     const gs_lane_header *header = local_header(lane, local_rank);
     if (header->is_private != 0) {

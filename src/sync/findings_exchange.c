@@ -38,6 +38,7 @@ static void merge(gs_step_findings *all, const gs_step_findings *one) {
 
 void gs_findings_note(gs_pipeline *pipeline, size_t bucket, const gs_findings *found) {
     const bool has_place = found->has_nonfinite;
+    const gsync_wire wire = pipeline->wires[pipeline->plan->buckets[bucket].wire].wire;
     const gs_step_findings one = {
         .has_nonfinite = has_place,
         .rank = has_place ? found->nonfinite_source : -1,
@@ -45,7 +46,7 @@ void gs_findings_note(gs_pipeline *pipeline, size_t bucket, const gs_findings *f
         .bucket = bucket,
         .element = found->nonfinite_element,
         .square_sum = found->square_sum,
-        .absmax = found->absmax,
+        .absmax = wire == GSYNC_WIRE_FLOAT16 ? found->absmax : 0.0f,
         .saturated = found->saturated,
         .flushed = found->flushed,
     };

@@ -52,14 +52,14 @@ size_t gs_narrow_place_count(const gs_plan_gradient *shape) {
 
 /* A sum over ranks, and gradients that grow 32 times from one step to the next, are still below 65504. */
 float gs_narrow_half_scale(float absmax, int world_size) {
-    enum { ROOM = 11, EXPONENT_MAX = 100 };
+    enum { ROOM = 11, EXPONENT_MIN = -112, EXPONENT_MAX = 126 }; /* as far as the codec goes */
     int magnitude;
     int ranks;
     (void)frexpf(absmax, &magnitude);
     (void)frexp((double)world_size, &ranks);
     int exponent = ROOM - magnitude - ranks;
     exponent = exponent > EXPONENT_MAX ? EXPONENT_MAX : exponent;
-    return ldexpf(1.0f, exponent < -EXPONENT_MAX ? -EXPONENT_MAX : exponent);
+    return ldexpf(1.0f, exponent < EXPONENT_MIN ? EXPONENT_MIN : exponent);
 }
 
 /* ---- one gradient's elements ---- */
@@ -79,11 +79,12 @@ static gs_codec_terms terms_of(const gs_pipeline *pipeline, gs_wire_stage stage,
                             .element = part->first};
 }
 
-/* The residual to use, or NULL. A rank that has no data does not send what it owes either. */
+/* The residual to use, or NULL. A rank that has no data does not send what it owes either; nor does a host. */
 static gs_residual *residual_of(gs_pipeline *pipeline, gs_wire_stage stage, uint32_t index) {
     gs_residual *residual = &pipeline->gradients[index].residuals[stage];
-    const bool takes_part = stage == GS_WIRE_RESULT || pipeline->step.contributes;
-    return residual->sides[0] != NULL && takes_part ? residual : NULL;
+    const bool has_data =
+        pipeline->group->host_count > 1 ? gs_lane_host_contributes(pipeline->lane) : pipeline->step.contributes;
+    return residual->sides[0] != NULL && (stage == GS_WIRE_RESULT || has_data) ? residual : NULL;
 }
 
 /* Contributions are multiplied by the loss scale, a power of two; results are divided by it already. */

@@ -14,6 +14,7 @@ enum {
     DIGIT_BITS = 11, /* 3 digits */
     DIGITS = 1 << DIGIT_BITS,
     LAST_DIGIT_BITS = KEY_BITS - 2 * DIGIT_BITS,
+    TABLES = 4,
     GROUP = 64
 };
 
@@ -32,10 +33,16 @@ static uint32_t find_digit(const uint32_t *counts, size_t *wanted) {
     return digit;
 }
 
+/* Neighbours count in tables of their own: like ones would wait for each other's sum. */
 static uint32_t find_first_digit(const float *x, size_t count, size_t *wanted, uint32_t *counts) {
-    memset(counts, 0, DIGITS * sizeof *counts);
+    memset(counts, 0, TABLES * DIGITS * sizeof *counts);
     for (size_t i = 0; i < count; i++) {
-        counts[key_of(x[i]) >> (KEY_BITS - DIGIT_BITS)]++;
+        counts[i % TABLES * DIGITS + (key_of(x[i]) >> (KEY_BITS - DIGIT_BITS))]++;
+    }
+    for (size_t table = 1; table < TABLES; table++) {
+        for (size_t digit = 0; digit < DIGITS; digit++) {
+            counts[digit] += counts[table * DIGITS + digit];
+        }
     }
     return find_digit(counts, wanted);
 }
@@ -75,31 +82,32 @@ static bool has_key_from(const float *x, uint32_t least) {
     return any != 0;
 }
 
-/* All indices with keys above `least`, and the first `equals` of those that equal it. */
-static void collect_indices(const float *x, size_t count, uint32_t least, size_t equals, uint32_t *indices) {
+/*
+ * The k indices with keys above `least`, and the first `equals` of those that equal it. Indices are written before it
+ * is known whether they stay, like keys; there are fewer than k before the last one.
+ */
+static void collect_indices(const float *x, size_t count, size_t k, uint32_t least, size_t equals, uint32_t *indices) {
     size_t found = 0;
-    for (size_t i = 0; i < count; i++) {
-        if (i % GROUP == 0 && count - i >= GROUP && !has_key_from(x + i, least)) {
-            i += GROUP - 1;
-            continue;
+    for (size_t i = 0; found < k; i++) {
+        while (i % GROUP == 0 && count - i > GROUP && !has_key_from(x + i, least)) {
+            i += GROUP;
         }
         const uint32_t key = key_of(x[i]);
-        const bool is_equal = key == least && equals > 0;
+        const size_t is_equal = (size_t)(key == least) & (size_t)(equals > 0);
+        indices[found] = (uint32_t)i;
+        found += (size_t)(key > least) | is_equal;
         equals -= is_equal;
-        if (key > least || is_equal) {
-            indices[found++] = (uint32_t)i;
-        }
     }
 }
 
 size_t gs_topk_scratch_bytes(size_t count) {
-    return (DIGITS + count) * sizeof(uint32_t);
+    return (TABLES * DIGITS + count) * sizeof(uint32_t);
 }
 
 void gs_topk_select(const float *x, size_t count, size_t k, uint32_t *indices, void *scratch) {
     assert(k <= count && count <= UINT32_MAX);
     uint32_t *const counts = scratch;
-    uint32_t *const keys = counts + DIGITS;
+    uint32_t *const keys = counts + TABLES * DIGITS;
     size_t wanted = k;
     if (k == 0) {
         return;
@@ -108,5 +116,5 @@ void gs_topk_select(const float *x, size_t count, size_t k, uint32_t *indices, v
     size_t kept = collect_keys(x, count, digit, keys);
     kept = narrow_keys(keys, kept, LAST_DIGIT_BITS, &wanted, counts);
     narrow_keys(keys, kept, 0, &wanted, counts);
-    collect_indices(x, count, keys[0], wanted, indices);
+    collect_indices(x, count, k, keys[0], wanted, indices);
 }

@@ -109,6 +109,9 @@ gsync_status bits_model_open(bits_model *model, gsync_comm *comm, const gsync_op
     for (size_t i = 0; status == GSYNC_OK && i < model->tensor_count; i++) {
         status = add(model, &model->tensors[i]);
     }
+    if (status == GSYNC_OK && model->prepare != NULL) {
+        status = model->prepare(model);
+    }
     if (status == GSYNC_OK) {
         status = gsync_reducer_commit(model->reducer);
     }

@@ -50,7 +50,8 @@ typedef struct bits_tensor {
     void *expected[BITS_ROUNDS];
 } bits_tensor;
 
-typedef struct bits_model {
+typedef struct bits_model bits_model;
+struct bits_model {
     ranks_context *ctx;
     gsync_reducer *reducer; /* NULL unless open */
     ranks_model *keeper;    /* has the reducer destroyed when the test ends before bits_model_close */
@@ -59,7 +60,10 @@ typedef struct bits_model {
     size_t bytes; /* of all gradients */
     unsigned char *flat;
     const char *setting; /* told when a check fails */
-} bits_model;
+    /* Called when the gradients are registered and not yet committed; NULL: nothing is left to be said about them. */
+    gsync_status (*prepare)(bits_model *model);
+    void *prepare_with;
+};
 
 /* terms: dtype and key are the tensors' own. */
 bits_model *bits_model_new(ranks_context *ctx, const bits_shape *shapes, size_t tensor_count,

@@ -173,9 +173,9 @@ static void errors_are_within_the_bounds(void **state) {
     for_every_isa(bounds);
 }
 
-/* 3000 ordinary elements, and these at the places given. */
+/* 9000 ordinary elements, and these at the places given. */
 static gs_findings findings_with(const subject *of, float scale, size_t place, float x0, float x1, gs_findings before) {
-    enum { COUNT = 3000 };
+    enum { COUNT = 9000 };
     const gs_codec_terms terms = {.scale = scale};
     float *const x = new_bytes(COUNT * sizeof *x);
     for (size_t i = 0; i < COUNT; i++) {
@@ -200,7 +200,7 @@ static gs_findings findings_with(const subject *of, float scale, size_t place, f
 static const gs_findings nothing = {.nonfinite_source = -1};
 
 static void saturation(void) {
-    for (size_t place = 0; place < 2999; place += 37) {
+    for (size_t place = 0; place < 8999; place += 111) {
         gs_findings found = findings_with(&half, 2.0f, place, 32760.0f, -1e30f, nothing);
         assert_int_equal(found.saturated, 2);
         assert_true(found.absmax == 1e30f && !found.has_nonfinite && found.flushed == 0);
@@ -219,7 +219,7 @@ static void elements_beyond_the_range_saturate_and_are_counted(void **state) {
 }
 
 static void flushing(void) {
-    for (size_t place = 0; place < 2999; place += 37) {
+    for (size_t place = 0; place < 8999; place += 111) {
         gs_findings found = findings_with(&half, 2.0f, place, 0x1p-26f, -1e-30f, nothing);
         assert_int_equal(found.flushed, 2);
         assert_true(found.absmax == 0.125f && found.saturated == 0 && !found.has_nonfinite);
@@ -240,7 +240,7 @@ static void elements_that_become_zero_are_counted(void **state) {
 }
 
 static void nonfinite(void) {
-    for (size_t place = 0; place < 2999; place += 37) {
+    for (size_t place = 0; place < 8999; place += 111) {
         gs_findings found = findings_with(&half, 1.0f, place, NAN, -INFINITY, nothing);
         assert_true(found.has_nonfinite && found.absmax == 0.25f && found.saturated == 0);
         assert_int_equal(found.nonfinite_element, place);

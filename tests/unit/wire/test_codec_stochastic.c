@@ -90,6 +90,40 @@ static void rounding_to_nearest_fails_the_same_test(void **state) {
     assert_false(is_unbiased(bias_of(false, SEED)));
 }
 
+/* ---- The largest code -----------------------------------------------------------------------------------------------
+ */
+
+/* An absmax whose product with the rounded quotient is beyond 127 codes, by about one chance in 100000 of the next. */
+static float awkward_absmax(void) {
+    const float most = 127.0f * 0x1p24f;
+    for (float absmax = 1.0f;; absmax = float_after(absmax)) {
+        if (absmax * (most / absmax) > most) {
+            return absmax;
+        }
+    }
+}
+
+static void largest_codes(void) {
+    const float awkward = awkward_absmax();
+    float x[COUNT];
+    unsigned char wire[BLOCKS * BYTES];
+    for (size_t i = 0; i < COUNT; i++) {
+        const float absmax = awkward * (i / BLOCK % 2 == 0 ? 0x1p0f : 0x1p-110f); /* by all means of encoding */
+        x[i] = i % 2 == 0 ? absmax : -absmax;
+    }
+    for (uint64_t key = 0; key < DRAWS / 4; key++) {
+        encode_with(wire, x, key, 0, true);
+        for (size_t i = 0; i < COUNT; i++) {
+            assert_in_range(abs(code_at(wire, i)), 126, 127);
+        }
+    }
+}
+
+static void no_code_is_beyond_127(void **state) {
+    (void)state;
+    for_every_isa(largest_codes);
+}
+
 /* ---- Whether streams are related -----------------------------------------------------------------------------------
  */
 
@@ -143,6 +177,28 @@ static void the_test_sees_streams_that_are_related(void **state) {
     assert_true(correlation_of(SEED, 0, SEED, 0) > 0.99);
 }
 
+/* Where the number of an element gets a 33rd bit, within a block as well. */
+static void long_streams(void) {
+    for (uint64_t before = 0; before <= COUNT; before += 100) {
+        const uint64_t element = (UINT64_C(7) << 32) - before;
+        float x[COUNT];
+        unsigned char whole[BLOCKS * BYTES];
+        unsigned char pieces[BLOCKS * BYTES];
+        draw_elements(x, SEED);
+        encode_with(whole, x, SEED, element, true);
+        for (size_t b = 0; b < BLOCKS; b++) {
+            const gs_codec_terms terms = {.is_stochastic = true, .key = SEED, .element = element + b * BLOCK};
+            gs_codec_int8.encode(pieces + b * BYTES, x + b * BLOCK, BLOCK, &terms, NULL);
+        }
+        assert_memory_equal(whole, pieces, sizeof whole);
+    }
+}
+
+static void pieces_of_a_long_stream_give_the_bytes_of_the_whole(void **state) {
+    (void)state;
+    for_every_isa(long_streams);
+}
+
 /* ---- The numbers themselves ----------------------------------------------------------------------------------------
  */
 
@@ -180,6 +236,18 @@ static void bytes_and_pairs_of_bytes_are_equally_likely(void **state) {
         }
         assert_true(deviation_of(pairs, 65536, NUMBERS) < 5.0);
     }
+}
+
+/* With half of the key only, another key would bring the numbers in another order. */
+static void streams_do_not_share_their_numbers(void **state) {
+    (void)state;
+    const gs_random_stream one = gs_random_stream_of(1, 0);
+    const gs_random_stream other = gs_random_stream_of(2, 0);
+    size_t same = 0;
+    for (uint32_t number = 0; number < NUMBERS; number++) {
+        same += gs_random_bits(one, number) == gs_random_bits(other, number ^ one.first ^ other.first);
+    }
+    assert_true(same < 3);
 }
 
 /* Of `trials` fair coins about half fall on one side. */
@@ -237,8 +305,11 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_mean_of_stochastic_rounding_is_the_element),
         cmocka_unit_test(rounding_to_nearest_fails_the_same_test),
+        cmocka_unit_test(no_code_is_beyond_127),
         cmocka_unit_test(streams_of_different_keys_and_elements_are_unrelated),
         cmocka_unit_test(the_test_sees_streams_that_are_related),
+        cmocka_unit_test(pieces_of_a_long_stream_give_the_bytes_of_the_whole),
+        cmocka_unit_test(streams_do_not_share_their_numbers),
         cmocka_unit_test(bytes_and_pairs_of_bytes_are_equally_likely),
         cmocka_unit_test(every_bit_of_key_changes_every_bit_of_a_number_half_the_time),
         cmocka_unit_test(every_bit_of_the_element_changes_every_bit_of_a_number_about_half_the_time),
