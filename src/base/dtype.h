@@ -8,6 +8,13 @@
 #include <stdbool.h>
 #include <string.h>
 
+/* Functions that kernels of a GPU use too; there nvcc compiles this as C++. */
+#if defined(__CUDACC__)
+#define GS_ANYWHERE __host__ __device__
+#else
+#define GS_ANYWHERE
+#endif
+
 const char *gs_dtype_name(gsync_dtype dtype);
 
 /* The types a gradient may have. */
@@ -16,13 +23,13 @@ bool gs_dtype_is_floating(gsync_dtype dtype);
 /* The type in which elements are added: float64 for float64, int64 for integers, float32 otherwise. */
 gsync_dtype gs_dtype_wide(gsync_dtype dtype);
 
-static inline uint32_t gs_float_bits(float value) {
+static inline GS_ANYWHERE uint32_t gs_float_bits(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
 }
 
-static inline float gs_float_from_bits(uint32_t bits) {
+static inline GS_ANYWHERE float gs_float_from_bits(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);
     return value;
@@ -35,13 +42,13 @@ static inline float gs_float_from_bits(uint32_t bits) {
  * conversion instructions of x86 do it.
  */
 
-static inline uint32_t gs_choose_bits(bool first, uint32_t bits, uint32_t others) {
+static inline GS_ANYWHERE uint32_t gs_choose_bits(bool first, uint32_t bits, uint32_t others) {
     const uint32_t mask = 0u - (uint32_t)first;
     return (bits & mask) | (others & ~mask);
 }
 
 /* Exact. A subnormal half is its integer mantissa times 2^-24, which is a normal float32. */
-static inline float gs_half_to_float(uint16_t half) {
+static inline GS_ANYWHERE float gs_half_to_float(uint16_t half) {
     const uint32_t sign = (uint32_t)(half & 0x8000u) << 16;
     const uint32_t magnitude = half & 0x7fffu;
     const uint32_t fraction = half & 0x3ffu;
@@ -53,7 +60,7 @@ static inline float gs_half_to_float(uint16_t half) {
 }
 
 /* Round to nearest even. Below 2^-14 adding 0.5 leaves the rounding to the float32 adder, whose unit there is 2^-24. */
-static inline uint16_t gs_half_from_float(float value) {
+static inline GS_ANYWHERE uint16_t gs_half_from_float(float value) {
     const uint32_t bits = gs_float_bits(value);
     const uint32_t sign = (bits >> 16) & 0x8000u;
     const uint32_t magnitude = bits & 0x7fffffffu;
@@ -65,12 +72,12 @@ static inline uint16_t gs_half_from_float(float value) {
     return (uint16_t)(sign | gs_choose_bits(magnitude >= 0x47800000u, special, finite));
 }
 
-static inline float gs_bfloat_to_float(uint16_t bfloat) {
+static inline GS_ANYWHERE float gs_bfloat_to_float(uint16_t bfloat) {
     return gs_float_from_bits((uint32_t)bfloat << 16);
 }
 
 /* Round to nearest even; NaNs stay NaNs, quiet. */
-static inline uint16_t gs_bfloat_from_float(float value) {
+static inline GS_ANYWHERE uint16_t gs_bfloat_from_float(float value) {
     const uint32_t bits = gs_float_bits(value);
     const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
     const uint32_t nan = (bits >> 16) | 0x40u;

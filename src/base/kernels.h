@@ -17,6 +17,8 @@
 
 #include "base/wire_format.h"
 
+#include <float.h>
+
 /* How a sum is divided so that it has the bits of the quotient: see gs_division_by. */
 typedef struct gs_division {
     enum { GS_DIVIDE_EXACTLY, GS_DIVIDE_NARROW, GS_DIVIDE_WIDE } how;
@@ -62,6 +64,20 @@ typedef struct gs_narrowing {
     uint32_t flushed_most; /* from the smallest magnitude to this one elements become 0 */
     uint32_t end;          /* from this one on they saturate, or are not finite */
 } gs_narrowing;
+
+/* Magnitudes from 65520 on would round to inf, up to 2^-25 to 0; both after multiplication with the scale. */
+static inline gs_narrowing gs_half_narrowing(float scale) {
+    const double end = 65520.0 / (double)scale;
+    const double flushed_most = 0x1p-25 / (double)scale;
+    return (gs_narrowing){.scale = scale,
+                          .flushed_most = gs_float_bits((float)flushed_most),
+                          .end = end > (double)FLT_MAX ? (uint32_t)GS_INFINITY : gs_float_bits((float)end)};
+}
+
+/* The lower half of a float32 is rounded away, subnormal or not. */
+static inline gs_narrowing gs_bfloat_narrowing(void) {
+    return (gs_narrowing){.scale = 1.0f, .flushed_most = 0x8000, .end = 0x7f7f8000};
+}
 
 enum { GS_NARROWING_GROUP = 1024 };
 

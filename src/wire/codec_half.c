@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "wire/codec_round.h"
 
-#include <float.h>
-
 /* Both formats, as far as they differ only in numbers. A NaN is always the same one, as it is everywhere else. */
 typedef struct half_format {
     uint16_t (*from_float)(float x);
@@ -13,20 +11,6 @@ typedef struct half_format {
 
 static const half_format float16 = {gs_half_from_float, 0x7bff, 0x7c00, 0x7e00};
 static const half_format bfloat16 = {gs_bfloat_from_float, 0x7f7f, 0x7f80, 0x7fc0};
-
-/* Magnitudes from 65520 on would round to inf, up to 2^-25 to 0; both after multiplication with the scale. */
-static gs_narrowing float16_narrowing(const gs_codec_terms *terms) {
-    const double end = 65520.0 / (double)terms->scale;
-    const double flushed_most = 0x1p-25 / (double)terms->scale;
-    return (gs_narrowing){.scale = terms->scale,
-                          .flushed_most = gs_float_bits((float)flushed_most),
-                          .end = end > (double)FLT_MAX ? (uint32_t)GS_INFINITY : gs_float_bits((float)end)};
-}
-
-/* The lower half of a float32 is rounded away, subnormal or not. */
-static gs_narrowing bfloat16_narrowing(void) {
-    return (gs_narrowing){.scale = 1.0f, .flushed_most = 0x8000, .end = 0x7f7f8000};
-}
 
 static uint16_t encode_one(const half_format *format, const gs_narrowing *how, float x) {
     const uint32_t magnitude = gs_magnitude(x);
@@ -76,7 +60,7 @@ static void encode(const half_format *format, encode_kernel kernel, const gs_nar
 
 static void float16_encode(void *wire, const float *x, size_t count, const gs_codec_terms *terms,
                            gs_findings *findings) {
-    const gs_narrowing how = float16_narrowing(terms);
+    const gs_narrowing how = gs_half_narrowing(terms->scale);
     encode(&float16, gs_kernels_best()->encode_half, &how, wire, x, count, findings);
 }
 
@@ -106,7 +90,7 @@ const gs_codec gs_codec_float16 = {
 
 static void bfloat16_encode(void *wire, const float *x, size_t count, const gs_codec_terms *terms,
                             gs_findings *findings) {
-    const gs_narrowing how = bfloat16_narrowing();
+    const gs_narrowing how = gs_bfloat_narrowing();
     (void)terms;
     encode(&bfloat16, gs_kernels_best()->encode_bfloat, &how, wire, x, count, findings);
 }
