@@ -6,6 +6,9 @@ set(headers ${PROJECT_SOURCE_DIR}/include/gradsync/gradsync.h)
 if(GRADSYNC_HAVE_MPI)
     list(APPEND headers ${PROJECT_SOURCE_DIR}/include/gradsync/gradsync_mpi.h)
 endif()
+if(GRADSYNC_HAVE_CUDA)
+    list(APPEND headers ${PROJECT_SOURCE_DIR}/include/gradsync/gradsync_cuda.h)
+endif()
 install(FILES ${headers} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gradsync)
 
 install(TARGETS gradsync EXPORT gradsync_targets

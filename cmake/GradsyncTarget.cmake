@@ -18,7 +18,8 @@ function(gradsync_configure_target target)
         CXX_STANDARD 11 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF CXX_VISIBILITY_PRESET hidden)
     # Empty, so that a source which also says "#define _GNU_SOURCE" repeats it rather than redefines it. C++ has it.
     target_compile_definitions(${target} PRIVATE
-        $<$<COMPILE_LANGUAGE:C>:_GNU_SOURCE=> GS_HAVE_MPI=$<BOOL:${GRADSYNC_HAVE_MPI}>)
+        $<$<COMPILE_LANGUAGE:C>:_GNU_SOURCE=> GS_HAVE_MPI=$<BOOL:${GRADSYNC_HAVE_MPI}>
+        GS_HAVE_CUDA=$<BOOL:${GRADSYNC_HAVE_CUDA}>)
     # Whether gcc thinks that a variable may be uninitialised depends on its version and on what it inlines: a warning.
     # Without contraction a*b+c is rounded twice on every machine, and ranks with different processors agree.
     target_compile_options(${target} PRIVATE

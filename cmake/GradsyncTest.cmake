@@ -11,8 +11,9 @@
 #   labels      further ctest labels                                                      (none)
 #   memory      yes: run it under valgrind too; a rank test with 2 threads                (unit tests yes, others no)
 #
-# A source that includes mpi.h or gradsync_mpi.h is left out where there is no MPI. Unit tests know timeout, wrap,
-# labels and memory only.
+# A source that includes mpi.h or gradsync_mpi.h is left out where there is no MPI. One that includes simcuda.h gets the
+# library over a simulated GPU; without CUDA's and NCCL's headers it is left out, like one that includes a *_cuda.h or
+# cuda_*.h. Unit tests know timeout, wrap, labels and memory only.
 
 function(gradsync_test_says source key default out)
     file(STRINGS ${source} lines LIMIT_INPUT 4096 REGEX "gsync-test:")
@@ -29,6 +30,23 @@ function(gradsync_test_needs_mpi source out)
         set(${out} ON PARENT_SCOPE)
     else()
         set(${out} OFF PARENT_SCOPE)
+    endif()
+endfunction()
+
+# Sets ${out} to the library that the source is linked with: `otherwise`, or the one over a simulated GPU; empty if this
+# build has none of what it needs.
+function(gradsync_test_library source otherwise out)
+    file(STRINGS ${source} cuda REGEX "^[ \t]*#[ \t]*include[ \t]*[<\"]([a-z]+/)*([a-z_]+_cuda|cuda_[a-z_]+|simcuda|nccl)\\.h")
+    file(STRINGS ${source} simulated REGEX "^[ \t]*#[ \t]*include[ \t]*\"simcuda\\.h")
+    string(REPLACE gradsync gradsync_simcuda over_simulation ${otherwise})
+    if(cuda AND NOT GRADSYNC_HAVE_CUDA)
+        set(${out} "" PARENT_SCOPE)
+    elseif(NOT simulated)
+        set(${out} ${otherwise} PARENT_SCOPE)
+    elseif(CMAKE_CXX_COMPILER)
+        set(${out} ${over_simulation} PARENT_SCOPE)
+    else()
+        set(${out} "" PARENT_SCOPE)
     endif()
 endfunction()
 
@@ -53,6 +71,13 @@ function(gradsync_test_program target source)
     add_executable(${target} ${source} ${ARGN})
     gradsync_configure_target(${target})
     set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests/programs)
+    # CMake would link with nvcc whatever kernels get into, and simulated ones are C++.
+    gradsync_test_library(${source} gradsync library)
+    if(library STREQUAL "gradsync" AND source MATCHES "\\.c$")
+        set_target_properties(${target} PROPERTIES LINKER_LANGUAGE C)
+    else()
+        set_target_properties(${target} PROPERTIES LINKER_LANGUAGE CXX)
+    endif()
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests ${PROJECT_SOURCE_DIR}/tests/support)
     if("malloc" IN_LIST wraps)
         target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/alloc_fault.c)
@@ -80,8 +105,13 @@ endfunction()
 function(gradsync_unit_test room name)
     set(source ${PROJECT_SOURCE_DIR}/tests/unit/${room}/test_${name}.c)
     set(target unit.${room}.${name})
+    gradsync_test_library(${source} gradsync_internal library)
+    if(NOT library)
+        message(STATUS "gradsync: ${target} is not built: it needs CUDA's and NCCL's headers and a C++ compiler")
+        return()
+    endif()
     gradsync_test_program(${target} ${source})
-    target_link_libraries(${target} PRIVATE gradsync_internal PkgConfig::CMOCKA)
+    target_link_libraries(${target} PRIVATE ${library} PkgConfig::CMOCKA)
     add_test(NAME ${target} COMMAND ${target})
     gradsync_test_properties(${target} ${source} 1 unit)
     gradsync_test_says(${source} memory yes memory)

@@ -55,6 +55,7 @@ void gs_cuda_free(gs_cuda *cuda, void *memory);
 gsync_status gs_cuda_pinned_new(gs_cuda *cuda, void **memory, size_t bytes, const char *what);
 void gs_cuda_pinned_free(gs_cuda *cuda, void *memory);
 gsync_status gs_cuda_copy(gs_cuda *cuda, void *to, const void *from, size_t bytes, void *stream);
+gsync_status gs_cuda_zero(gs_cuda *cuda, void *memory, size_t bytes, void *stream);
 
 /* What one gradient brings into a bucket, and where its result goes: as gs_host_term, in device memory. */
 typedef struct gs_cuda_term {
@@ -76,7 +77,7 @@ typedef struct gs_cuda_findings {
     uint64_t flushed;
 } gs_cuda_findings;
 
-enum { GS_CUDA_BLOCKS_MAX = 512 };
+enum { GS_CUDA_BLOCKS_MAX = 432 };
 
 /*
  * What kernels add to, in device memory that was zero at first. One stream's passes at a time. The order in which

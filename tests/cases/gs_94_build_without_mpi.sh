@@ -15,7 +15,8 @@ trap 'rm -rf "$scratch"' EXIT
 
 # Not optimised: what is built here runs once.
 "$CMAKE" -S "$1" -B "$scratch" -G "$GENERATOR" -DCMAKE_C_COMPILER="$CC" -DCMAKE_BUILD_TYPE=Debug -DGRADSYNC_MPI=OFF \
-    -DBUILD_TESTING=ON -DGRADSYNC_BUILD_EXAMPLES=OFF -DGRADSYNC_BUILD_BENCHMARKS=OFF >"$scratch/log" 2>&1 &&
+    -DGRADSYNC_CUDA=OFF -DBUILD_TESTING=ON -DGRADSYNC_BUILD_EXAMPLES=OFF -DGRADSYNC_BUILD_BENCHMARKS=OFF \
+    >"$scratch/log" 2>&1 &&
     "$CMAKE" --build "$scratch" --target "$program" >>"$scratch/log" 2>&1 || {
     cat "$scratch/log"
     exit 1

@@ -12,7 +12,7 @@ if [ "$#" -ne 1 ] || [ "$1" = --help ]; then
 fi
 cd "$1"
 
-files=$(find src -name '*.[ch]' | LC_ALL=C sort)
+files=$(find src -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' | LC_ALL=C sort)
 if [ -z "$files" ]; then
     echo "$1/src holds no sources" >&2
     exit 2
@@ -35,6 +35,10 @@ BEGIN {
     # foreign header: the files that include it, so that the rest of the library builds without it.
     home["mpi.h"] = "src/collective/collective_mpi.c src/collective/messages_mpi.c"
     home["gradsync/gradsync_mpi.h"] = "src/api/comm_mpi.c"
+    home["cuda_runtime_api.h"] = "src/device/device_cuda.c"
+    home["cuda_runtime.h"] = "src/device/cuda_launch.cuh"
+    home["nccl.h"] = "src/collective/collective_nccl.c"
+    home["gradsync/gradsync_cuda.h"] = "src/api/comm_nccl.c src/api/step_cuda.c"
 }
 
 function violation(text) {

@@ -38,7 +38,7 @@ find_llvm() {
 }
 
 c_files() {
-    find include src tests examples benchmarks \( -name '*.[ch]' -o -name '*.cpp' \) -print | LC_ALL=C sort
+    find include src tests examples benchmarks \( -name '*.[ch]' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' \) -print | LC_ALL=C sort
 }
 
 case $1 in

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GS_DEVICE_CUDA_LAUNCH_CUH
+#define GS_DEVICE_CUDA_LAUNCH_CUH
+
+/* Passes as kernels. tests/simcuda/simulated_launch.h runs them on the host instead, and adds in the same order. */
+
+#include "device/cuda_tiles.cuh"
+
+#include <cuda_runtime.h>
+
+namespace gs_cuda_code {
+
+enum { WARP = 32, WARPS = GS_CUDA_THREADS / WARP };
+
+static __device__ gs_cuda_findings shuffled_down(const gs_cuda_findings &found, unsigned distance) {
+    const unsigned everyone = 0xffffffffu;
+    gs_cuda_findings other;
+    other.square_sum = __shfl_down_sync(everyone, found.square_sum, distance);
+    other.absmax_bits = __shfl_down_sync(everyone, found.absmax_bits, distance);
+    other.has_nonfinite = __shfl_down_sync(everyone, found.has_nonfinite, distance);
+    other.first_nonfinite = __shfl_down_sync(everyone, (unsigned long long)found.first_nonfinite, distance);
+    other.saturated = __shfl_down_sync(everyone, (unsigned long long)found.saturated, distance);
+    other.flushed = __shfl_down_sync(everyone, (unsigned long long)found.flushed, distance);
+    return other;
+}
+
+/* What all threads of the block found; only the first thread's result holds. Shuffles rather than a library's
+ * reduction, because here the order of the sums is promised. */
+static __device__ gs_cuda_findings folded(gs_cuda_findings found) {
+    __shared__ gs_cuda_findings of_warp[WARPS];
+    for (unsigned distance = WARP / 2; distance > 0; distance /= 2) {
+        const gs_cuda_findings other = shuffled_down(found, distance);
+        gs_cuda_merge(&found, &other);
+    }
+    if (threadIdx.x % WARP == 0) {
+        of_warp[threadIdx.x / WARP] = found;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (unsigned warp = 1; warp < WARPS; warp++) {
+            gs_cuda_merge(&found, &of_warp[warp]);
+        }
+    }
+    __syncthreads(); /* of_warp may be used again */
+    return found;
+}
+
+/* Writes down what the block found; true in the block that does so last, once it can read what all others wrote. */
+static __device__ bool settle_block(gs_cuda_notebook *notebook, const gs_cuda_findings &found) {
+    __shared__ bool is_last;
+    if (threadIdx.x == 0) {
+        notebook->partial[blockIdx.x] = found;
+        __threadfence();
+        is_last = atomicInc(&notebook->blocks_done, gridDim.x - 1) == gridDim.x - 1; /* then it is 0 again */
+    }
+    __syncthreads();
+    __threadfence();
+    return is_last;
+}
+
+static __device__ void settle(gs_cuda_notebook *notebook, const gs_cuda_findings &found) {
+    if (!settle_block(notebook, folded(found))) {
+        return;
+    }
+    gs_cuda_findings sum = {};
+    for (unsigned block = threadIdx.x; block < gridDim.x; block += GS_CUDA_THREADS) {
+        gs_cuda_merge(&sum, &notebook->partial[block]);
+    }
+    sum = folded(sum);
+    if (threadIdx.x == 0) {
+        gs_cuda_merge(&notebook->found, &sum);
+    }
+}
+
+/* Four blocks on each multiprocessor: then the most that are launched run at once where there are 108, as on an A100.
+ */
+template <class Pass>
+static __global__ void __launch_bounds__(GS_CUDA_THREADS, 4) run(const __grid_constant__ typename Pass::Arguments of) {
+    gs_cuda_tally tally = gs_cuda_no_tally();
+    Pass::run(of, blockIdx.x, gridDim.x, threadIdx.x, &tally);
+    if (of.notebook != NULL) {
+        settle(of.notebook, gs_cuda_findings_of(&tally));
+    }
+}
+
+/* The terms on the host are for the simulator, which has to be told what memory is touched. */
+template <class Pass>
+static int launch(const char *, const typename Pass::Arguments &of, const gs_cuda_term *, unsigned blocks,
+                  void *stream) {
+    typename Pass::Arguments copy = of;
+    void *arguments[] = {&copy};
+    return cudaLaunchKernel((const void *)&run<Pass>, dim3(blocks), dim3(GS_CUDA_THREADS), arguments, 0,
+                            (cudaStream_t)stream);
+}
+
+template <class Pass> static int load_kernel() {
+    cudaFuncAttributes attributes;
+    return cudaFuncGetAttributes(&attributes, (const void *)&run<Pass>);
+}
+
+} // namespace gs_cuda_code
+
+#endif

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+
+/* Chooses the kernel for a pass. The tests compile this file too, as C++ for the host. */
+
+#include "device/device_cuda_kernels.h"
+
+#if defined(__CUDACC__)
+#include "device/cuda_launch.cuh"
+#else
+#include "simulated_launch.h"
+#endif
+
+using namespace gs_cuda_code;
+
+namespace {
+
+/* A launch that nobody implements, which is our own mistake. */
+const int no_such_kernel = 98; /* cudaErrorInvalidDeviceFunction */
+
+template <class Pass>
+int launch_tiles(const char *what, const typename Pass::Arguments &of, const gs_cuda_term *host_terms, void *stream) {
+    const size_t tile = (size_t)Pass::CHUNK * GS_CUDA_THREADS * GS_CUDA_CHUNKS;
+    const size_t tiles = of.count / tile + (of.count % tile != 0);
+    if (tiles == 0) {
+        return 0;
+    }
+    const size_t blocks_max = GS_CUDA_BLOCKS_MAX;
+    return launch<Pass>(what, of, host_terms, (unsigned)(tiles < blocks_max ? tiles : blocks_max), stream);
+}
+
+template <template <class, class> class Pass, class D>
+int launch_from(const char *what, const gs_cuda_pass_arguments &of, const gs_cuda_term *host_terms, gsync_dtype wire,
+                void *stream) {
+    switch (wire) {
+    case GSYNC_FLOAT32:
+        return launch_tiles<Pass<D, Float32>>(what, of, host_terms, stream);
+    case GSYNC_FLOAT16:
+        return launch_tiles<Pass<D, Float16>>(what, of, host_terms, stream);
+    case GSYNC_BFLOAT16:
+        return launch_tiles<Pass<D, BFloat16>>(what, of, host_terms, stream);
+    default:
+        return no_such_kernel;
+    }
+}
+
+template <template <class, class> class Pass>
+int launch_pass(const char *what, const gs_cuda_pass_arguments &of, const gs_cuda_term *host_terms, gsync_dtype dtype,
+                gsync_dtype wire, void *stream) {
+    switch (dtype) {
+    case GSYNC_FLOAT32:
+        return launch_from<Pass, Float32>(what, of, host_terms, wire, stream);
+    case GSYNC_FLOAT16:
+        return launch_from<Pass, Float16>(what, of, host_terms, wire, stream);
+    case GSYNC_BFLOAT16:
+        return launch_from<Pass, BFloat16>(what, of, host_terms, wire, stream);
+    case GSYNC_FLOAT64:
+        return wire == GSYNC_FLOAT64 ? launch_tiles<Pass<Float64, Float64>>(what, of, host_terms, stream)
+                                     : no_such_kernel;
+    default:
+        return no_such_kernel;
+    }
+}
+
+template <template <class, class> class Pass, class D> int load_from() {
+    const int results[] = {load_kernel<Pass<D, Float32>>(), load_kernel<Pass<D, Float16>>(),
+                           load_kernel<Pass<D, BFloat16>>()};
+    for (const int result : results) {
+        if (result != 0) {
+            return result;
+        }
+    }
+    return 0;
+}
+
+template <template <class, class> class Pass> int load_pass() {
+    const int results[] = {load_from<Pass, Float32>(), load_from<Pass, Float16>(), load_from<Pass, BFloat16>(),
+                           load_kernel<Pass<Float64, Float64>>()};
+    for (const int result : results) {
+        if (result != 0) {
+            return result;
+        }
+    }
+    return 0;
+}
+
+} // namespace
+
+int gs_cuda_kernels_encode(const char *what, const gs_cuda_pass_arguments *arguments, const gs_cuda_term *host_terms,
+                           gsync_dtype dtype, gsync_dtype wire, void *stream) {
+    return launch_pass<Encode>(what, *arguments, host_terms, dtype, wire, stream);
+}
+
+int gs_cuda_kernels_decode(const gs_cuda_pass_arguments *arguments, const gs_cuda_term *host_terms, gsync_dtype dtype,
+                           gsync_dtype wire, void *stream) {
+    return launch_pass<Decode>("decode", *arguments, host_terms, dtype, wire, stream);
+}
+
+int gs_cuda_kernels_combine(const gs_cuda_combine_arguments *arguments, gsync_dtype wire, void *stream) {
+    switch (wire) {
+    case GSYNC_FLOAT32:
+        return launch_tiles<Combine<Float32>>("combine", *arguments, NULL, stream);
+    case GSYNC_FLOAT64:
+        return launch_tiles<Combine<Float64>>("combine", *arguments, NULL, stream);
+    case GSYNC_FLOAT16:
+        return launch_tiles<Combine<Float16>>("combine", *arguments, NULL, stream);
+    case GSYNC_BFLOAT16:
+        return launch_tiles<Combine<BFloat16>>("combine", *arguments, NULL, stream);
+    default:
+        return no_such_kernel;
+    }
+}
+
+int gs_cuda_kernels_add_shares(const gs_cuda_shares_arguments *arguments, void *stream) {
+    return launch_tiles<Shares>("add shares", *arguments, NULL, stream);
+}
+
+int gs_cuda_kernels_load(void) {
+    const int results[] = {load_pass<Encode>(),
+                           load_pass<Decode>(),
+                           load_kernel<Combine<Float32>>(),
+                           load_kernel<Combine<Float64>>(),
+                           load_kernel<Combine<Float16>>(),
+                           load_kernel<Combine<BFloat16>>(),
+                           load_kernel<Shares>()};
+    for (const int result : results) {
+        if (result != 0) {
+            return result;
+        }
+    }
+    return 0;
+}

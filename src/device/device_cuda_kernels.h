@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GS_DEVICE_DEVICE_CUDA_KERNELS_H
+#define GS_DEVICE_DEVICE_CUDA_KERNELS_H
+
+/* The launchers, which device_cuda_kernels.cu gives to C. They return a cudaError_t, and launch nothing for 0 elements.
+ */
+
+#include "device/cuda_elements.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A thread of a block takes so many chunks of 16 bytes at once. */
+enum { GS_CUDA_THREADS = 256, GS_CUDA_CHUNKS = 2 };
+
+/* Encode and decode. */
+typedef struct gs_cuda_pass_arguments {
+    const gs_cuda_term *terms; /* NULL: the one in here */
+    gs_cuda_term only;
+    size_t term_count;
+    size_t count;
+    void *bucket; /* decode only reads it */
+    double factor;
+    const double *divisor;
+    gs_cuda_narrowing narrowing;
+    gs_cuda_notebook *notebook;
+} gs_cuda_pass_arguments;
+
+typedef struct gs_cuda_combine_arguments {
+    const void *parts;
+    int ranks;
+    size_t stride;
+    void *shard;
+    size_t count;
+    const double *divisor;
+    gs_cuda_narrowing narrowing;
+    gs_cuda_notebook *notebook;
+} gs_cuda_combine_arguments;
+
+typedef struct gs_cuda_shares_arguments {
+    const gs_cuda_share *shares;
+    int ranks;
+    gs_cuda_divide divide;
+    double factor;
+    double *divisor;
+    size_t count;               /* 1 */
+    gs_cuda_notebook *notebook; /* NULL */
+} gs_cuda_shares_arguments;
+
+/* dtype and wire: both FLOAT64, or neither. `what` names the launch to the simulator. */
+int gs_cuda_kernels_encode(const char *what, const gs_cuda_pass_arguments *arguments, const gs_cuda_term *host_terms,
+                           gsync_dtype dtype, gsync_dtype wire, void *stream);
+int gs_cuda_kernels_decode(const gs_cuda_pass_arguments *arguments, const gs_cuda_term *host_terms, gsync_dtype dtype,
+                           gsync_dtype wire, void *stream);
+int gs_cuda_kernels_combine(const gs_cuda_combine_arguments *arguments, gsync_dtype wire, void *stream);
+int gs_cuda_kernels_add_shares(const gs_cuda_shares_arguments *arguments, void *stream);
+
+/* Loads all of them on the current device. */
+int gs_cuda_kernels_load(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
