@@ -37,7 +37,7 @@ BEGIN {
     home["gradsync/gradsync_mpi.h"] = "src/api/comm_mpi.c"
     home["cuda_runtime_api.h"] = "src/device/device_cuda.c"
     home["cuda_runtime.h"] = "src/device/cuda_launch.cuh"
-    home["nccl.h"] = "src/collective/collective_nccl.c"
+    home["nccl.h"] = "src/collective/library_nccl.h"
     home["gradsync/gradsync_cuda.h"] = "src/api/comm_nccl.c src/api/step_cuda.c"
 }
 

@@ -36,7 +36,7 @@ names_violation "mpi.h has one home" src/sync/planted.c '#include <mpi.h>' "incl
 names_violation "the MPI header has one home" src/sync/planted.c '#include <gradsync/gradsync_mpi.h>' "included only by"
 names_violation "the CUDA runtime has one home" src/sync/planted.c '#include <cuda_runtime_api.h>' "included only by src/device/device_cuda.c"
 names_violation "kernels are looked at" src/device/planted.cu '#include "collective/shard.h"' "device may not"
-names_violation "nccl.h has one home" src/device/planted.cuh '#include <nccl.h>' "included only by src/collective/collective_nccl.c"
+names_violation "nccl.h has one home" src/device/planted.cuh '#include <nccl.h>' "included only by src/collective/library_nccl.h"
 names_violation "the CUDA header has its homes" src/api/planted.c '#include <gradsync/gradsync_cuda.h>' "included only by"
 names_violation "rooms are known" src/attic/planted.c 'int x;' "no room attic"
 
