@@ -70,6 +70,11 @@ typedef struct gs_transport_ops {
                              size_t count);
     gsync_status (*net_test)(gs_net *net, gs_net_stream stream, uint32_t slot, bool *is_done);
     uint64_t (*net_bytes_sent)(const gs_net *net); /* so far */
+    uint32_t net_window;                           /* pieces of one operation that may be under way; 0: GS_NET_WINDOW */
+    /* Collective, over the group's control lane, before a lane that is not that one is used; may be NULL. */
+    gsync_status (*net_connect)(gs_group *group, gs_net *net);
+    /* The lane has failed for good, and nobody waits for its messages any more. Returns at once; may be NULL. */
+    void (*net_give_up)(gs_net *net);
     /* Cancels what is pending. True: the messages' memory may still be touched, so it must not be freed. */
     bool (*net_close)(gs_net *net);
 
@@ -99,6 +104,7 @@ struct gs_group {
     int world_size;
     int local_rank;
     int local_count;
+    int machine_rank; /* among the ranks of this machine, which may be several hosts to this group */
     int host;
     int host_count;
     int *host_first_seat; /* host_count + 1 entries */

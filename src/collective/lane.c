@@ -223,6 +223,9 @@ static void break_off(gs_lane *lane, gsync_status status) {
     lane->broken = status;
     lane->stage = GS_LANE_IDLE;
     gs_lane_give_up(lane, status, gsync_last_error());
+    if (lane->net != NULL && lane->group->ops->net_give_up != NULL) {
+        lane->group->ops->net_give_up(lane->net);
+    }
     gs_lane_retract(lane);
     /* Peers write into what they can reach. They start when all have arrived, and none starts after we gave up. */
     const bool has_peers = lane->group->local_count > 1 && lane->group->host_count == 1;

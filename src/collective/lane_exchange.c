@@ -144,9 +144,14 @@ static gsync_status test(gs_lane *lane, gs_net_stream stream, uint32_t piece, bo
     return lane->group->ops->net_test(lane->net, stream, piece % GS_NET_WINDOW, is_done);
 }
 
+static uint32_t window_of(const gs_lane *lane) {
+    const uint32_t window = lane->group->ops->net_window;
+    return window != 0 ? window : GS_NET_WINDOW;
+}
+
 static gsync_status send_next(gs_lane *lane, bool *moved) {
     gs_lane_flow *flow = &lane->flow;
-    if (flow->sent < flow->cleared && flow->sent - flow->known < GS_NET_WINDOW) {
+    if (flow->sent < flow->cleared && flow->sent - flow->known < window_of(lane)) {
         GS_TRY(send_parts(lane, flow->sent));
         flow->sent++;
         *moved = true;

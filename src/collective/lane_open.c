@@ -196,6 +196,9 @@ gsync_status gs_lane_open(gs_group *group, const gs_lane_shape *shape, gs_lane *
     if (group->local_rank == 0) {
         group->ops->segment_settle(&lane->segment);
     }
+    if (lane->net != NULL && group->ops->net_connect != NULL) {
+        GS_TRY_OR(group->ops->net_connect(group, lane->net), fail);
+    }
     assert(lane->segment.base != NULL);
     lane->memory = lane->segment.base;
     place(lane, &layout);
