@@ -131,9 +131,11 @@ typedef enum gsync_op {
 typedef struct gsync_comm gsync_comm;
 
 typedef enum gsync_transport {
-    GSYNC_TRANSPORT_AUTO = 0, /* MPI if a launcher started this process, else a single rank */
+    GSYNC_TRANSPORT_AUTO = 0, /* MPI if its launcher started this process, NCCL if torchrun did and there is a GPU, else
+                                 a single rank */
     GSYNC_TRANSPORT_SINGLE = 1,
-    GSYNC_TRANSPORT_MPI = 2
+    GSYNC_TRANSPORT_MPI = 2,
+    GSYNC_TRANSPORT_NCCL = 3 /* no MPI: the processes find each other by torchrun's variables, see gsync_comm_create */
 } gsync_transport;
 
 typedef enum gsync_progress {
@@ -163,9 +165,12 @@ typedef struct gsync_comm_options {
     gsync_log_function log;    /* NULL: silent */
     void *log_user;            /* handed to log */
     gsync_log_level log_level; /* 0: GSYNC_LOG_WARN. The least important level that is still reported */
+    uint32_t nccl_ctas_max;    /* 0: NCCL's choice. How many of a GPU's multiprocessors a collective may keep busy */
+    int allows_shared_device;  /* 1: two ranks may use one GPU, for tests; NCCL itself has to be told too, with
+                                  NCCL_HOSTID or NCCL_MULTI_RANK_GPU_ENABLE. All ranks alike */
 } gsync_comm_options;
 #define GSYNC_COMM_OPTIONS_INIT                                                                                        \
-    { sizeof(gsync_comm_options), GSYNC_TRANSPORT_AUTO, GSYNC_PROGRESS_AUTO, 0, 0, 0, 0, (gsync_log_level)0 }
+    { sizeof(gsync_comm_options), GSYNC_TRANSPORT_AUTO, GSYNC_PROGRESS_AUTO, 0, 0, 0, 0, (gsync_log_level)0, 0, 0 }
 
 /**
  * Collective. Makes the communicator of all processes that the launcher (mpirun, srun) started, or of this process
@@ -174,6 +179,10 @@ typedef struct gsync_comm_options {
  * MPI is initialised only if it was not, with the highest thread level it offers; then the library finalises it at
  * process exit unless somebody did before. Returns GSYNC_ERR_UNSUPPORTED when a launcher started several processes
  * and this build has no MPI. On success the caller owns *comm and gives it to gsync_comm_destroy.
+ *
+ * GSYNC_TRANSPORT_NCCL: call cudaSetDevice(LOCAL_RANK) before. RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and
+ * MASTER_PORT are what torchrun sets. Rank 0 listens at the port behind MASTER_PORT, or where NCCL_COMM_ID
+ * ("host:port") says. A rank that does not come, or has no GPU, is known to the others at their deadline.
  */
 GSYNC_API gsync_status gsync_comm_create(gsync_comm **comm, const gsync_comm_options *options);
 

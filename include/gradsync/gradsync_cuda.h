@@ -33,8 +33,13 @@ extern "C" {
 #endif
 
 /**
- * Collective over the ranks of nccl, which is borrowed: it must outlive *comm, and the caller uses it for nothing else
- * while a step of a reducer is under way. Ranks speak to each other over it alone; MPI is not needed.
+ * Collective over the ranks of nccl, whose device has to be current. Ranks speak to each other over NCCL alone; MPI is
+ * not needed. The library uses communicators of its own, which it splits off from nccl in this call (ncclCommSplit,
+ * NCCL 2.18). nccl stays the caller's: nothing of it may be under way during the call; afterwards the library does not
+ * touch it any more. It never aborts or destroys it.
+ *
+ * All ranks fail if one does. GSYNC_ERR_TIMEOUT: a rank did not call; nccl is then in the middle of a split, and can
+ * only be aborted.
  */
 GSYNC_API gsync_status gsync_comm_from_nccl(gsync_comm **comm, ncclComm_t nccl, const gsync_comm_options *options);
 

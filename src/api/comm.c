@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/comm.h"
 
+#include "api/comm_nccl.h"
+#include "api/torchrun.h"
 #include "base/memory.h"
 #include "base/options.h"
 #include "collective/collective_threads.h"
@@ -17,7 +19,7 @@ enum { TIMEOUT_DEFAULT_MS = 600000 };
 
 gsync_status gs_comm_read_options(gsync_comm_options *to, const gsync_comm_options *from) {
     GS_TRY(gs_options_copy(to, sizeof *to, from, "gsync_comm_options"));
-    if ((int)to->transport < GSYNC_TRANSPORT_AUTO || (int)to->transport > GSYNC_TRANSPORT_MPI) {
+    if ((int)to->transport < GSYNC_TRANSPORT_AUTO || (int)to->transport > GSYNC_TRANSPORT_NCCL) {
         return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_comm_options.transport is %d, which is no transport",
                        (int)to->transport);
     }
@@ -223,16 +225,24 @@ static bool is_mpi_running(void) {
 }
 #endif
 
-/* torchrun's variables without an MPI launcher: several processes that this build cannot bring together. */
-static gsync_status refuse_other_launchers(void) {
+/* Several processes that this build cannot bring together, or this machine. */
+static gsync_status refuse_torchrun(int processes) {
+    return gs_fail(
+        GSYNC_ERR_UNSUPPORTED,
+        "WORLD_SIZE is %d but no MPI launcher started this process, and there is no GPU for NCCL: use mpirun "
+        "or srun, or ask for GSYNC_TRANSPORT_SINGLE",
+        processes);
+}
+
+/* No MPI launcher has started this process. */
+static gsync_status create_without_mpi(gsync_comm **comm, const gsync_comm_options *options, const char *reason) {
     const char *size = getenv("WORLD_SIZE");
-    if (size != NULL && strtol(size, NULL, 10) > 1) {
-        return gs_fail(GSYNC_ERR_UNSUPPORTED,
-                       "WORLD_SIZE is %s but no MPI launcher started this process: use mpirun or srun, or ask for "
-                       "GSYNC_TRANSPORT_SINGLE",
-                       size);
+    const long processes = size != NULL ? strtol(size, NULL, 10) : 1;
+    if (processes <= 1) {
+        return create_single(comm, options, reason);
     }
-    return GSYNC_OK;
+    return gs_torchrun_is_there() && gs_comm_sees_gpu() ? gs_comm_create_nccl(comm, options, "WORLD_SIZE")
+                                                        : refuse_torchrun((int)processes);
 }
 
 static gsync_status create(gsync_comm **comm, const gsync_comm_options *from) {
@@ -244,6 +254,9 @@ static gsync_status create(gsync_comm **comm, const gsync_comm_options *from) {
     if (options.transport == GSYNC_TRANSPORT_MPI) {
         return create_mpi(comm, &options, "asked for");
     }
+    if (options.transport == GSYNC_TRANSPORT_NCCL) {
+        return gs_comm_create_nccl(comm, &options, "asked for");
+    }
     if (is_mpi_running()) {
         return create_mpi(comm, &options, "MPI is initialised");
     }
@@ -252,8 +265,7 @@ static gsync_status create(gsync_comm **comm, const gsync_comm_options *from) {
     if (processes > 1) {
         return create_mpi(comm, &options, variable);
     }
-    GS_TRY(refuse_other_launchers());
-    return create_single(comm, &options, variable);
+    return create_without_mpi(comm, &options, variable);
 }
 
 gsync_status gsync_comm_create(gsync_comm **comm, const gsync_comm_options *options) {

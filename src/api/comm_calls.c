@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/comm.h"
+#include "api/comm_nccl.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -15,7 +16,7 @@ int gsync_world_size(const gsync_comm *comm) {
 }
 
 int gsync_local_rank(const gsync_comm *comm) {
-    return comm != NULL ? comm->group->local_rank : -1;
+    return comm != NULL ? comm->group->machine_rank : -1;
 }
 
 const char *gsync_comm_describe(const gsync_comm *comm) {
@@ -77,7 +78,7 @@ static gsync_status check_buffer(const char *call, const void *buf, size_t count
     if (count > SIZE_MAX / size) {
         return gs_fail(GSYNC_ERR_ARGUMENT, "%s: %zu elements are more than memory can hold", call, count);
     }
-    return GSYNC_OK;
+    return gs_comm_check_place(call, buf);
 }
 
 static gsync_status broadcast_piece(gsync_comm *comm, unsigned char *at, size_t bytes, const gs_lane_topic *topic,
@@ -244,6 +245,7 @@ static gsync_status check_buffers(const char *const *names, const void *const *b
         if ((bufs[i] == NULL && bytes[i] != 0) || (names != NULL && names[i] == NULL)) {
             return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_check_replicas: buffer or name %zu is NULL", i);
         }
+        GS_TRY(gs_comm_check_place("gsync_check_replicas", bufs[i]));
     }
     return GSYNC_OK;
 }

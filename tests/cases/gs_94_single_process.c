@@ -242,7 +242,7 @@ static void GS_94_abort_ends_a_world_of_one_too(ranks_context *ctx) {
 static void GS_94_a_transport_that_does_not_exist_is_refused(ranks_context *ctx) {
     gsync_comm *comm = NULL;
     gsync_comm_options options = GSYNC_COMM_OPTIONS_INIT;
-    options.transport = (gsync_transport)(GSYNC_TRANSPORT_MPI + 1);
+    options.transport = (gsync_transport)(GSYNC_TRANSPORT_NCCL + 1);
     CHECK_STATUS(gsync_comm_create(&comm, &options), GSYNC_ERR_ARGUMENT);
     CHECK_CONTAINS(gsync_last_error(), "transport");
     CHECK(comm == NULL);
