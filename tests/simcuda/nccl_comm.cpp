@@ -44,12 +44,12 @@ ncclResult_t find_duplicate(Comm &comm) {
     return ncclSuccess;
 }
 
-CommPointer comm_create(const std::string &name, int rank, int size, bool is_blocking) {
+CommPointer comm_create(const std::string &name, int rank, int size, int device, bool is_blocking) {
     auto comm = std::make_shared<Comm>();
     comm->name = name;
     comm->rank = rank;
     comm->size = size;
-    comm->device = current_device();
+    comm->device = device;
     comm->is_blocking = is_blocking;
     comm->meeting.reset(Meeting::create(name, rank, size));
     return comm->meeting ? comm : nullptr;
@@ -235,6 +235,13 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId *id) {
     if (call.is_refused()) {
         return call.refusal();
     }
+    /* As NCCL: everybody who is told an address has the id of it. */
+    const char *const address = getenv("NCCL_COMM_ID");
+    if (address != nullptr) {
+        memset(id, 0, sizeof *id);
+        snprintf(id->internal, sizeof id->internal, "/simcuda-at-%s", address);
+        return ncclSuccess;
+    }
     static std::atomic<unsigned> count{0};
     timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -257,7 +264,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *handle, int size, ncclUniqueId i
     if (settings().device_count == 0) {
         return ncclUnhandledCudaError;
     }
-    return begin(comm_create(id.internal, rank, size, blocks(config, true)), call.fault(), handle);
+    return begin(comm_create(id.internal, rank, size, current_device(), blocks(config, true)), call.fault(), handle);
 }
 
 ncclResult_t ncclCommInitRank(ncclComm_t *handle, int size, ncclUniqueId id, int rank) {
@@ -288,7 +295,7 @@ ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key, ncclComm_t *ch
     }
     const auto me = std::find(members.begin(), members.end(), std::make_pair(key, comm->rank));
     return begin(comm_create(child_name(*comm, "split", generation, static_cast<size_t>(color)),
-                             static_cast<int>(me - members.begin()), static_cast<int>(members.size()),
+                             static_cast<int>(me - members.begin()), static_cast<int>(members.size()), comm->device,
                              blocks(config, comm->is_blocking)),
                  call.fault(), child);
 }
@@ -319,7 +326,7 @@ ncclResult_t ncclCommShrink(ncclComm_t handle, int *excluded, int excluded_count
     const auto before = std::distance(gone.begin(), gone.lower_bound(comm->rank));
     return begin(comm_create(child_name(*comm, "shrink", ++comm->children, std::hash<std::string>{}(list)),
                              comm->rank - static_cast<int>(before), comm->size - static_cast<int>(gone.size()),
-                             blocks(config, comm->is_blocking)),
+                             comm->device, blocks(config, comm->is_blocking)),
                  call.fault(), child);
 }
 
