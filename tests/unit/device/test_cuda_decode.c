@@ -23,9 +23,9 @@ typedef struct finish {
     double factor;
 } finish;
 
-static const finish finishes[] = {{false, 0, 1.0},      {true, 1.0, 1.0},   {true, 4.0, 1.0},   {true, 3.0, 1.0},
-                                  {true, 1.0 / 3, 1.0}, {true, 0.0, 1.0},   {true, 7.0, 0.125}, {false, 0, 0.1},
-                                  {true, 0x1p100, 1.0}, {true, 0x1p-60, 3}, {true, 1e300, 1.0}};
+static const finish finishes[] = {{false, 0, 1.0},      {true, 1.0, 1.0},    {true, 4.0, 1.0},   {true, 3.0, 1.0},
+                                  {true, 1.0 / 3, 1.0}, {true, 0.0, 1.0},    {true, 7.0, 0.125}, {false, 0, 0.1},
+                                  {true, 0x1p100, 1.0}, {true, 0x1p-128, 3}, {true, 1e300, 1.0}};
 enum { FINISHES = sizeof finishes / sizeof *finishes };
 
 static double as_double(gsync_dtype dtype, const void *elements, size_t k) {
@@ -186,15 +186,16 @@ static void decode_undoes_narrow_wires_as_the_codecs_do(void **state) {
 
 static void a_result_that_goes_nowhere_is_still_looked_at(void **state) {
     const gpu *const on = *state;
-    const float elements[] = {1.0f, 2.0f, INFINITY, 4.0f};
+    enum { COUNT = 5000, FOUND = 1234 };
+    float elements[COUNT] = {[FOUND] = INFINITY, [COUNT - 1] = NAN};
     float *const memory = gpu_copy_of(on, elements, sizeof elements);
     gs_cuda_notebook *const notebook = gpu_new(on, sizeof *notebook);
-    const gs_cuda_term term = {.rows = 1, .columns = 3, .row_pitch = 3};
+    const gs_cuda_term term = {.rows = 1, .columns = COUNT - 1, .row_pitch = COUNT - 1};
     gs_cuda_term *const terms = gpu_copy_of(on, &term, sizeof term);
     const gs_cuda_pass pass = {.terms = terms,
                                .host_terms = &term,
                                .term_count = 1,
-                               .count = 4,
+                               .count = COUNT,
                                .dtype = GSYNC_FLOAT32,
                                .wire = GSYNC_FLOAT32,
                                .factor = 1.0,
@@ -202,7 +203,8 @@ static void a_result_that_goes_nowhere_is_still_looked_at(void **state) {
     assert_int_equal(gs_cuda_decode(on->cuda, &pass, memory, on->stream), GSYNC_OK);
     const gs_cuda_findings found = gpu_findings(on, notebook);
     assert_true(found.has_nonfinite);
-    assert_int_equal(found.first_nonfinite, 2);
+    assert_int_equal(found.first_nonfinite, FOUND);
+    assert_true(isinf(found.square_sum)); /* the NaN only fills up the bucket */
     gs_cuda_free(on->cuda, terms);
     gs_cuda_free(on->cuda, notebook);
     gs_cuda_free(on->cuda, memory);
