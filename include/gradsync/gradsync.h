@@ -296,6 +296,13 @@ typedef enum gsync_wire {
     GSYNC_WIRE_TOPK = 5      /* the largest elements of each gradient with their indices; 8 bytes each */
 } gsync_wire;
 
+/* Where the gradients are that were registered without an address; with one, the address decides. */
+typedef enum gsync_memory {
+    GSYNC_MEMORY_AUTO = 0, /* on a GPU if any other gradient is, else on the host */
+    GSYNC_MEMORY_HOST = 1,
+    GSYNC_MEMORY_DEVICE = 2 /* on the GPU that is current in gsync_reducer_commit; see gradsync_cuda.h */
+} gsync_memory;
+
 typedef struct gsync_options {
     size_t struct_size;              /* set by the initializer */
     gsync_strategy strategy;         /* 0: DDP */
@@ -320,11 +327,14 @@ typedef struct gsync_options {
                                         gsync_step_info.grad_norm. Costs no pass of its own */
     uint32_t replica_check_interval; /* n > 0: after every n-th step the ranks compare a hash of every gradient;
                                         GSYNC_ERR_MISMATCH names the first that differs */
+    gsync_memory memory;             /* 0: AUTO */
+    int is_deterministic;            /* 1: on GPUs too sums are made in rank order, by our own kernels, so that the same
+                                        gradients give the same bits. On the host they always are */
 } gsync_options;
 #define GSYNC_OPTIONS_INIT                                                                                             \
     {                                                                                                                  \
         sizeof(gsync_options), GSYNC_STRATEGY_DDP, GSYNC_ORDER_AGREED, 0, 0, GSYNC_MEAN, GSYNC_CLIENT_ACCUMULATES,     \
-            GSYNC_WEIGHT_OF_SUMS, GSYNC_DIVIDE_BY_WORLD, 0, 0, 0, 0, GSYNC_WIRE_NATIVE, 0, 0, 0                        \
+            GSYNC_WEIGHT_OF_SUMS, GSYNC_DIVIDE_BY_WORLD, 0, 0, 0, 0, GSYNC_WIRE_NATIVE, 0, 0, 0, GSYNC_MEMORY_AUTO, 0  \
     }
 
 /** Not collective. On success the caller owns *reducer. comm must outlive the reducer's last step. */

@@ -53,12 +53,18 @@ static double norm_of(const gsync_reducer *reducer) {
     }
     const bool was_clipped = reducer->clipped_step == reducer->step;
     const double norm = was_clipped ? reducer->clipped_norm : reducer->info.grad_norm;
-    return isinf(norm) ? compute_norm(reducer) : norm;
+    return isinf(norm) && reducer->stream == NULL ? compute_norm(reducer) : norm;
 }
 
 /* ---- scaling ---- */
 
+/* On a GPU a failure shows in the next call that waits. */
 static void scale_all(const gsync_reducer *reducer, double factor) {
+    if (reducer->stream != NULL) {
+        gs_engine *engine = &reducer->comm->engine;
+        (void)reducer->stream_ops->scale(reducer->stream, factor, gs_engine_idle_function(engine), engine);
+        return;
+    }
     for (size_t i = 0; i < reducer->gradient_count; i++) {
         if (holds_result(reducer, i)) {
             gs_host_scale(&reducer->gradients[i].tensor, factor);
@@ -77,6 +83,17 @@ static void scale_to(const gsync_reducer *reducer, double max_norm, double norm)
 
 /* ---- the call ---- */
 
+/* The host cannot read the gradients, so their norm has to be known. */
+static gsync_status check_norm_on_device(const gsync_reducer *reducer, const char *call) {
+    if (reducer->stream != NULL && reducer->options.computes_norm == 0) {
+        return gs_fail(GSYNC_ERR_UNSUPPORTED, "%s: the gradients are on a GPU: set gsync_options.computes_norm", call);
+    }
+    if (reducer->stream != NULL && !reducer->has_waited) {
+        return gs_fail(GSYNC_ERR_STATE, "%s: no host has waited for the norm: end the step with gsync_finish", call);
+    }
+    return GSYNC_OK;
+}
+
 static gsync_status check(const gsync_reducer *reducer, double max_norm) {
     const char *call = "gsync_clip_grad_norm";
     if (reducer == NULL) {
@@ -92,7 +109,7 @@ static gsync_status check(const gsync_reducer *reducer, double max_norm) {
                        "before the next gsync_begin",
                        call);
     }
-    return GSYNC_OK;
+    return check_norm_on_device(reducer, call);
 }
 
 /* Returns whether the norm is finite. */

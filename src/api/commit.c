@@ -81,15 +81,18 @@ static size_t slot_bytes(const gsync_reducer *reducer) {
 
 /* Slots are for gradients that live in the library, and for results that are held back. */
 static bool needs_slots(const gsync_reducer *reducer) {
-    return gs_reducer_is_deferred(reducer) || (reducer->has_views_anywhere && !gs_reducer_overwrites(reducer));
+    return reducer->stream == NULL &&
+           (gs_reducer_is_deferred(reducer) || (reducer->has_views_anywhere && !gs_reducer_overwrites(reducer)));
 }
 
 static bool needs_views(const gsync_reducer *reducer) {
-    return reducer->has_views && (gs_reducer_is_deferred(reducer) || gs_reducer_overwrites(reducer));
+    return reducer->stream == NULL && reducer->has_views &&
+           (gs_reducer_is_deferred(reducer) || gs_reducer_overwrites(reducer));
 }
 
 static gsync_status allocate_accumulators(gsync_reducer *reducer) {
-    for (size_t i = 0; gs_reducer_overwrites(reducer) && i < reducer->gradient_count; i++) {
+    const bool has_own = gs_reducer_overwrites(reducer) && reducer->stream == NULL;
+    for (size_t i = 0; has_own && i < reducer->gradient_count; i++) {
         gs_gradient *gradient = &reducer->gradients[i];
         if (gradient->accumulator == NULL) {
             const size_t bytes =
@@ -174,6 +177,7 @@ static gsync_status get_ready(gsync_reducer *reducer) {
     GS_TRY(check_total(reducer));
     GS_TRY(check_overlaps(reducer));
     GS_TRY(gs_reducer_apply_wires(reducer));
+    GS_TRY(gs_reducer_find_place(reducer));
     GS_TRY(allocate(reducer));
     GS_TRY(allocate_sparse(reducer));
     return gs_engine_start(&reducer->comm->engine);
@@ -217,7 +221,12 @@ static void set_terms(gsync_reducer *reducer) {
 /* ---- planning ---- */
 
 void gs_reducer_lay_out(gsync_reducer *reducer) {
-    gs_pipeline_lay_out(&reducer->pipeline, reducer->views);
+    const gs_stream_ops *ops = reducer->stream_ops;
+    gs_stream *stream = reducer->stream;
+    gs_pipeline_lay_out(&reducer->pipeline, stream != NULL ? ops->views(stream) : reducer->views);
+    if (stream != NULL) {
+        ops->lay_out(stream);
+    }
     if (reducer->has_views) {
         gs_reducer_index_addresses(reducer);
     }
@@ -251,6 +260,19 @@ static size_t block_bytes(const gsync_reducer *reducer) {
     return most;
 }
 
+/* Gradients on a GPU go another way; what the ranks tell each other besides fits into mail. */
+static gsync_status open_small_lane(gsync_reducer *reducer) {
+    enum { LEAST_BYTES = 4096 };
+    const gs_lane_shape shape = {
+        .mail_bytes = REDUCER_MAIL_BYTES,
+        .ring_bytes = gs_lane_ring_bytes(LEAST_BYTES),
+        .wire_bytes_max = LEAST_BYTES,
+        .reduce_bytes_max = LEAST_BYTES,
+        .widening_max = GS_GRADIENT_WIDENING_MAX,
+    };
+    return gs_lane_open(reducer->comm->group, &shape, &reducer->pipeline.lane);
+}
+
 /* Where entries travel as mail, few long messages: each costs the latency of the network. But every rank of a host has
  * room for the mail of all ranks. */
 static size_t mail_bytes(const gsync_reducer *reducer) {
@@ -263,6 +285,9 @@ static size_t mail_bytes(const gsync_reducer *reducer) {
 }
 
 static gsync_status open_lane(gsync_reducer *reducer) {
+    if (reducer->stream != NULL) {
+        return open_small_lane(reducer);
+    }
     const gs_plan_rule rule = rule_of(reducer);
     const gs_lane_shape shape = {
         .mail_bytes = mail_bytes(reducer),
@@ -284,6 +309,9 @@ static gsync_status commit_first(gsync_reducer *reducer) {
     gsync_status status = gs_commit_compare(reducer, control, get_ready(reducer));
     if (status == GSYNC_OK) {
         status = open_lane(reducer);
+    }
+    if (status == GSYNC_OK) {
+        status = gs_reducer_join_stream(reducer);
     }
     pthread_mutex_unlock(&reducer->comm->calls);
     GS_TRY(status);

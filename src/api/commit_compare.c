@@ -11,7 +11,7 @@
  * records and comes to the same verdict.
  */
 
-enum { OPTION_COUNT = 17 };
+enum { OPTION_COUNT = 19 };
 
 static const char *const option_names[OPTION_COUNT] = {"strategy",
                                                        "order",
@@ -29,7 +29,9 @@ static const char *const option_names[OPTION_COUNT] = {"strategy",
                                                        "wire",
                                                        "checks_finite",
                                                        "computes_norm",
-                                                       "replica_check_interval"};
+                                                       "replica_check_interval",
+                                                       "memory",
+                                                       "is_deterministic"};
 
 typedef struct commit_record {
     int32_t status;
@@ -38,6 +40,7 @@ typedef struct commit_record {
     uint64_t gradients_digest;
     uint64_t options[OPTION_COUNT];
     uint64_t has_views;
+    uint64_t is_on_device;
 } commit_record;
 
 typedef struct gradient_record {
@@ -89,12 +92,13 @@ uint64_t gs_commit_digest(const gsync_reducer *reducer) {
 static void list_options(const gsync_reducer *reducer, uint64_t *values) {
     const gsync_options *options = &reducer->options;
     const uint64_t all[OPTION_COUNT] = {
-        (uint64_t)options->strategy,      (uint64_t)options->order,        options->bucket_bytes_max,
-        options->bucket_bytes_first_max,  (uint64_t)options->op,           (uint64_t)options->accumulation,
-        (uint64_t)options->weighting,     (uint64_t)options->divisor,      (uint64_t)options->averages_window,
-        (uint64_t)options->is_strict,     (uint64_t)options->finds_unused, (uint64_t)options->checks_writes,
-        reducer->comm->group->timeout_ms, (uint64_t)options->wire,         (uint64_t)options->checks_finite,
-        (uint64_t)options->computes_norm, options->replica_check_interval,
+        (uint64_t)options->strategy,         (uint64_t)options->order,        options->bucket_bytes_max,
+        options->bucket_bytes_first_max,     (uint64_t)options->op,           (uint64_t)options->accumulation,
+        (uint64_t)options->weighting,        (uint64_t)options->divisor,      (uint64_t)options->averages_window,
+        (uint64_t)options->is_strict,        (uint64_t)options->finds_unused, (uint64_t)options->checks_writes,
+        reducer->comm->group->timeout_ms,    (uint64_t)options->wire,         (uint64_t)options->checks_finite,
+        (uint64_t)options->computes_norm,    options->replica_check_interval, (uint64_t)options->memory,
+        (uint64_t)options->is_deterministic,
     };
     memcpy(values, all, sizeof all);
 }
@@ -142,6 +146,12 @@ static gsync_status compare_records(gsync_reducer *reducer, const gs_lane *lane,
                            other.gradient_count, zero.gradient_count);
         }
         GS_TRY(compare_options(&other, &zero, rank));
+        if (other.is_on_device != zero.is_on_device) {
+            return gs_fail(GSYNC_ERR_MISMATCH,
+                           "commit: the gradients of rank %d are %s and those of rank 0 are not: they must be in the "
+                           "same kind of memory everywhere",
+                           rank, other.is_on_device != 0 ? "on a GPU" : "on the host");
+        }
         *is_equal = *is_equal && other.gradients_digest == zero.gradients_digest;
     }
     return GSYNC_OK;
@@ -218,6 +228,7 @@ gsync_status gs_commit_compare(gsync_reducer *reducer, gs_lane *lane, gsync_stat
     record.gradients_digest = gs_commit_digest(reducer);
     list_options(reducer, record.options);
     record.has_views = reducer->has_views ? 1 : 0;
+    record.is_on_device = reducer->stream != NULL ? 1 : 0;
     if (own != GSYNC_OK) {
         snprintf(record.text, sizeof record.text, "%.383s", gsync_last_error());
     }

@@ -18,7 +18,7 @@ void *gsync_reducer_grad(const gsync_reducer *reducer, const char *name) {
 }
 
 /* Where `grad` means the gradient to be. */
-static gsync_status resolve(const gs_gradient *gradient, void *grad, void **place) {
+static gsync_status resolve(const gsync_reducer *reducer, const gs_gradient *gradient, void *grad, void **place) {
     if (grad == NULL && !gradient->has_view && gs_tensor_count(&gradient->tensor) != 0) {
         return gs_fail(GSYNC_ERR_ARGUMENT,
                        "gradient '%s' was registered with an address of its own: NULL is no new one for it",
@@ -29,7 +29,7 @@ static gsync_status resolve(const gs_gradient *gradient, void *grad, void **plac
         return gs_fail(GSYNC_ERR_ARGUMENT, "gradient '%s': its address %p is not aligned to %s", gradient->name, grad,
                        gs_dtype_name(gradient->tensor.dtype));
     }
-    return GSYNC_OK;
+    return gs_reducer_check_home(reducer, (uint32_t)(gradient - reducer->gradients), *place);
 }
 
 /* The name of another gradient with elements at the same address; the map already holds the new addresses. */
@@ -58,7 +58,7 @@ static gsync_status rebind(gsync_reducer *reducer, const char *name, void *grad)
     }
     void *place = NULL;
     gs_gradient *gradient = &reducer->gradients[index];
-    GS_TRY(resolve(gradient, grad, &place));
+    GS_TRY(resolve(reducer, gradient, grad, &place));
     const uint32_t other = gs_index_map_find(&reducer->addresses, (uintptr_t)place);
     if (place != NULL && other != GS_NO_INDEX && other != index &&
         gs_tensor_count(&reducer->gradients[other].tensor) != 0 && gs_tensor_count(&gradient->tensor) != 0) {
@@ -69,6 +69,7 @@ static gsync_status rebind(gsync_reducer *reducer, const char *name, void *grad)
         gs_index_map_remove(&reducer->addresses, (uintptr_t)gradient->tensor.data);
     }
     gradient->tensor.data = place;
+    gs_reducer_note_moves(reducer);
     if (place != NULL && (other == GS_NO_INDEX || gs_tensor_count(&gradient->tensor) != 0)) {
         (void)gs_index_map_put(&reducer->addresses, (uintptr_t)place, index);
     }
@@ -87,11 +88,12 @@ static void swap_addresses(gsync_reducer *reducer, void **places) {
         places[i] = old;
     }
     gs_reducer_index_addresses(reducer);
+    gs_reducer_note_moves(reducer);
 }
 
 static gsync_status rebind_list(gsync_reducer *reducer, void *const *grads, size_t n, void **places) {
     for (size_t i = 0; i < n; i++) {
-        GS_TRY(resolve(&reducer->gradients[i], grads[i], &places[i]));
+        GS_TRY(resolve(reducer, &reducer->gradients[i], grads[i], &places[i]));
     }
     swap_addresses(reducer, places);
     const gsync_status status = check_doubles(reducer);

@@ -29,6 +29,8 @@ static gsync_status check_options(const gsync_options *options) {
     GS_TRY(check_enum("wire", (int)options->wire, GSYNC_WIRE_TOPK));
     GS_TRY(check_enum("checks_finite", options->checks_finite, 1));
     GS_TRY(check_enum("computes_norm", options->computes_norm, 1));
+    GS_TRY(check_enum("memory", (int)options->memory, GSYNC_MEMORY_DEVICE));
+    GS_TRY(check_enum("is_deterministic", options->is_deterministic, 1));
     if (options->weighting == GSYNC_WEIGHT_OF_MEANS && options->accumulation != GSYNC_CLIENT_OVERWRITES) {
         return gs_fail(GSYNC_ERR_ARGUMENT,
                        "gsync_options.weighting: GSYNC_WEIGHT_OF_MEANS needs accumulation GSYNC_CLIENT_OVERWRITES: "
@@ -97,6 +99,7 @@ void gsync_reducer_destroy(gsync_reducer **handle) {
     *handle = NULL;
     gs_engine_remove(&reducer->comm->engine, &reducer->pipeline);
     gs_scaler_leave(reducer->scaler, reducer->has_open_window);
+    gs_reducer_close_stream(reducer);
     gs_lane_close(reducer->pipeline.lane);
     gs_reducer_free_residuals(reducer);
     gs_sparse_clear(&reducer->pipeline.sparse);

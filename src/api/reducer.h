@@ -6,6 +6,7 @@
 #include "api/index_map.h"
 #include "api/scaler.h"
 #include "plan/launch_order.h"
+#include "sync/stream.h"
 
 typedef enum gs_reducer_stage {
     GS_REDUCER_OPEN,  /* gradients are being added, or commit has to be called again */
@@ -38,6 +39,12 @@ struct gsync_reducer {
     gs_launch_order launch;
     pthread_mutex_t launch_lock; /* held only while it is decided which buckets go */
     gs_pipeline pipeline;
+    gs_stream *stream; /* the path of buckets on a GPU; NULL: gradients are on the host */
+    const gs_stream_ops *stream_ops;
+    bool has_consumer; /* in gsync_finish_on: this stream waits, and the host does not */
+    void *consumer;
+    bool has_waited; /* the host, for the last step */
+    bool owes_order;      /* gsync_finish_on has ended the step of which the ranks still have to agree on the order */
     unsigned char *views; /* where library-owned gradients live when not in the slots */
     void **places;        /* gradient_count: room for rebinding */
     uint32_t *order;      /* 2 x gradient_count: the planned order, and room for an observed one */
@@ -101,6 +108,35 @@ uint32_t gs_reducer_find(const gsync_reducer *reducer, const char *name);
 
 /* Enters the addresses of all gradients anew. Cannot fail after a reserve. */
 void gs_reducer_index_addresses(gsync_reducer *reducer);
+
+/* place.c */
+/* Where the gradients are; opens the stream if they are on a GPU. Alone. */
+gsync_status gs_reducer_find_place(gsync_reducer *reducer);
+/* Collective: its part of NCCL. own: this rank's outcome so far. */
+gsync_status gs_reducer_join_stream(gsync_reducer *reducer);
+void gs_reducer_close_stream(gsync_reducer *reducer);
+/* Addresses have changed. */
+void gs_reducer_note_moves(gsync_reducer *reducer);
+/* A gradient may move to `place`. */
+gsync_status gs_reducer_check_home(const gsync_reducer *reducer, uint32_t index, const void *place);
+
+/* step.c */
+/* What a mark at this address is for; GS_NO_INDEX: for nothing, and that is right. */
+gsync_status gs_reducer_find_marked(const gsync_reducer *reducer, const void *grad, const char *call, uint32_t *index);
+gsync_status gs_reducer_mark(gsync_reducer *reducer, uint32_t index);
+gsync_status gs_reducer_check_weight(const gsync_reducer *reducer, const char *call);
+/* gsync_finish, by the name of `call`. */
+gsync_status gs_reducer_finish(gsync_reducer *reducer, gsync_step_info *info, const char *call);
+bool gs_reducer_is_missing(const gsync_reducer *reducer, uint32_t index);
+/* The names of gradients that were never marked. */
+void gs_reducer_list_missing(const gsync_reducer *reducer, char *names, size_t size);
+
+/* step_device.c: the parts of a step that differ for gradients on a GPU */
+gsync_status gs_step_device_begin(gsync_reducer *reducer);
+/* Launches what is left; waits for all of it and for what the ranks tell each other, or lets the consumer wait. */
+gsync_status gs_step_device_finish(gsync_reducer *reducer, bool may_refuse);
+/* GSYNC_CLIENT_OVERWRITES: adds the micro-batch to what the window holds. */
+gsync_status gs_step_device_accumulate(gsync_reducer *reducer);
 
 /* commit_compare.c: collective over the lane. own: whether this rank got ready for it. */
 gsync_status gs_commit_compare(gsync_reducer *reducer, gs_lane *lane, gsync_status own);

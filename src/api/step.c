@@ -35,6 +35,10 @@ static void begin_pipeline(gsync_reducer *reducer) {
     gs_engine_unlock(&reducer->comm->engine);
 }
 
+static gsync_status begin_stream(gsync_reducer *reducer) {
+    return reducer->stream != NULL && reducer->plan.bucket_count != 0 ? gs_step_device_begin(reducer) : GSYNC_OK;
+}
+
 static void open_window(gsync_reducer *reducer) {
     if (reducer->scaler != NULL && !reducer->has_open_window) {
         gs_scaler_open_window(reducer->scaler);
@@ -50,6 +54,7 @@ static gsync_status begin(gsync_reducer *reducer, gsync_phase phase, const char 
     if (reducer->window_micro_batches == UINT32_MAX) {
         return gs_fail(GSYNC_ERR_STATE, "gsync_begin: the window has too many micro-batches: close it");
     }
+    GS_TRY(begin_stream(reducer));
     if (reducer->gradient_count != 0) {
         gs_ready_ledger_reset(&reducer->ledger, &reducer->plan, reducer->window_micro_batches == 0);
         gs_launch_order_reset(&reducer->launch, reducer->plan.bucket_count);
@@ -117,11 +122,13 @@ static void launch_full(gsync_reducer *reducer, uint32_t bucket) {
     /* Counting and launching are one decision: the pipeline is told the buckets in plan order. */
     pthread_mutex_lock(&reducer->launch_lock);
     const size_t count = gs_launch_order_fill(&reducer->launch, bucket);
-    if (count != 0) {
+    if (count != 0 && reducer->stream != NULL) {
+        reducer->stream_ops->launch(reducer->stream, count);
+    } else if (count != 0) {
         gs_pipeline_launch(&reducer->pipeline, count);
     }
     pthread_mutex_unlock(&reducer->launch_lock);
-    if (count != 0) {
+    if (count != 0 && reducer->stream == NULL) {
         gs_engine_kick(&reducer->comm->engine);
     }
 }
@@ -147,7 +154,7 @@ static gs_mark count_mark(gsync_reducer *reducer, uint32_t index) {
     return gs_ready_ledger_complete(&reducer->ledger, &reducer->plan, index);
 }
 
-static gsync_status mark(gsync_reducer *reducer, uint32_t index) {
+gsync_status gs_reducer_mark(gsync_reducer *reducer, uint32_t index) {
     switch (count_mark(reducer, index)) {
     case GS_MARK_TOO_OFTEN:
         return refuse_mark(reducer, index);
@@ -164,7 +171,7 @@ static gsync_status mark(gsync_reducer *reducer, uint32_t index) {
 }
 
 /* A forgotten weight would count as nothing, silently. */
-static gsync_status check_weight(const gsync_reducer *reducer, const char *call) {
+gsync_status gs_reducer_check_weight(const gsync_reducer *reducer, const char *call) {
     if (reducer->lacks_weight) {
         return gs_fail(GSYNC_ERR_STATE,
                        "%s: with GSYNC_WEIGHTED_MEAN call gsync_set_weight first in every micro-batch (0 is a weight)",
@@ -173,24 +180,28 @@ static gsync_status check_weight(const gsync_reducer *reducer, const char *call)
     return GSYNC_OK;
 }
 
-static gsync_status ready(gsync_reducer *reducer, const void *grad) {
+gsync_status gs_reducer_find_marked(const gsync_reducer *reducer, const void *grad, const char *call, uint32_t *index) {
     if (reducer == NULL || gs_reducer_get_stage(reducer) != GS_REDUCER_ARMED) {
-        return gs_reducer_check(reducer, GS_REDUCER_ARMED, "gsync_ready");
+        return gs_reducer_check(reducer, GS_REDUCER_ARMED, call);
     }
-    GS_TRY(check_weight(reducer, "gsync_ready"));
-    const uint32_t index = gs_index_map_find(&reducer->addresses, (uintptr_t)grad);
-    if (index == GS_NO_INDEX || grad == NULL) {
+    GS_TRY(gs_reducer_check_weight(reducer, call));
+    *index = gs_index_map_find(&reducer->addresses, (uintptr_t)grad);
+    if (*index == GS_NO_INDEX || grad == NULL) {
         return gs_fail(GSYNC_ERR_UNKNOWN_GRADIENT,
-                       "gsync_ready: no gradient is registered at %p; one that has moved needs gsync_reducer_rebind",
+                       "%s: no gradient is registered at %p; one that has moved needs gsync_reducer_rebind", call,
                        grad);
     }
-    if (!reducer->shapes[index].is_trainable) {
-        return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_ready: gradient '%s' is frozen", reducer->gradients[index].name);
+    if (!reducer->shapes[*index].is_trainable) {
+        return gs_fail(GSYNC_ERR_ARGUMENT, "%s: gradient '%s' is frozen", call, reducer->gradients[*index].name);
     }
-    if (reducer->shapes[index].count == 0) {
-        return GSYNC_OK;
-    }
-    return mark(reducer, index);
+    *index = reducer->shapes[*index].count != 0 ? *index : GS_NO_INDEX;
+    return GSYNC_OK;
+}
+
+static gsync_status ready(gsync_reducer *reducer, const void *grad) {
+    uint32_t index = GS_NO_INDEX;
+    GS_TRY(gs_reducer_find_marked(reducer, grad, "gsync_ready", &index));
+    return index != GS_NO_INDEX ? gs_reducer_mark(reducer, index) : GSYNC_OK;
 }
 
 gsync_status gsync_ready(gsync_reducer *reducer, const void *grad) {
@@ -239,8 +250,10 @@ static gsync_status check_late_writes(gsync_reducer *reducer) {
 }
 
 static gsync_status finish_accumulating(gsync_reducer *reducer) {
-    const gsync_status status = check_late_writes(reducer);
-    if (status == GSYNC_OK && gs_reducer_overwrites(reducer)) {
+    gsync_status status = check_late_writes(reducer);
+    if (status == GSYNC_OK && gs_reducer_overwrites(reducer) && reducer->stream != NULL) {
+        status = gs_step_device_accumulate(reducer);
+    } else if (status == GSYNC_OK && gs_reducer_overwrites(reducer)) {
         accumulate(reducer);
     }
     reducer->window_weight += reducer->micro_weight;
@@ -252,17 +265,17 @@ static gsync_status finish_accumulating(gsync_reducer *reducer) {
 
 /* ---- finish: synchronise ---- */
 
-static bool is_missing(const gsync_reducer *reducer, uint32_t index) {
+bool gs_reducer_is_missing(const gsync_reducer *reducer, uint32_t index) {
     return !gs_ready_ledger_is_ready(&reducer->ledger, &reducer->plan, reducer->shapes, index);
 }
 
-static void list_missing(const gsync_reducer *reducer, char *names, size_t size) {
+void gs_reducer_list_missing(const gsync_reducer *reducer, char *names, size_t size) {
     size_t used = 0;
     names[0] = '\0';
     for (uint32_t i = 0; i < reducer->gradient_count; i++) {
         char name[128];
         const int length = snprintf(name, sizeof name, "'%.100s'", reducer->gradients[i].name);
-        if (is_missing(reducer, i) && used + (size_t)length + 3 < size) {
+        if (gs_reducer_is_missing(reducer, i) && used + (size_t)length + 3 < size) {
             used += (size_t)snprintf(names + used, size - used, "%s%s", used == 0 ? "" : ", ", name);
         }
     }
@@ -275,10 +288,10 @@ static void refuse_incomplete(gsync_reducer *reducer) {
     const uint32_t *members = &reducer->plan.members[refused->first];
     char names[GS_MISSING_TEXT_MAX];
     uint32_t i = 0;
-    while (i + 1 < refused->gradient_count && !is_missing(reducer, members[i])) {
+    while (i + 1 < refused->gradient_count && !gs_reducer_is_missing(reducer, members[i])) {
         i++;
     }
-    list_missing(reducer, names, sizeof names);
+    gs_reducer_list_missing(reducer, names, sizeof names);
     gs_engine_lock(&reducer->comm->engine);
     gs_pipeline_refuse(&reducer->pipeline, bucket, members[i], names);
     gs_engine_unlock(&reducer->comm->engine);
@@ -348,15 +361,20 @@ void gs_reducer_close_window(gsync_reducer *reducer) {
     }
 }
 
+static gsync_status reduce_on_host(gsync_reducer *reducer, bool may_refuse) {
+    gs_engine_attend(&reducer->comm->engine);
+    launch_rest(reducer, may_refuse);
+    return gs_engine_wait(&reducer->comm->engine, &reducer->pipeline);
+}
+
 static gsync_status finish_synchronising(gsync_reducer *reducer, bool may_refuse) {
     gs_engine *engine = &reducer->comm->engine;
     if (reducer->plan.bucket_count == 0) {
         reducer->step++;
         return GSYNC_OK; /* nothing to learn, nothing to send */
     }
-    gs_engine_attend(engine);
-    launch_rest(reducer, may_refuse);
-    const gsync_status status = gs_engine_wait(engine, &reducer->pipeline);
+    const gsync_status status =
+        reducer->stream != NULL ? gs_step_device_finish(reducer, may_refuse) : reduce_on_host(reducer, may_refuse);
     note_outcome(reducer);
     GS_TRY(status);
     GS_TRY(gs_pipeline_settle(&reducer->pipeline, gs_engine_idle_function(engine), engine));
@@ -365,7 +383,7 @@ static gsync_status finish_synchronising(gsync_reducer *reducer, bool may_refuse
     if (interval != 0 && reducer->step % interval == 0) {
         GS_TRY(gs_pipeline_check_replicas(&reducer->pipeline, gs_engine_idle_function(engine), engine));
     }
-    return reducer->observes_order ? gs_reducer_take_order(reducer) : GSYNC_OK;
+    return reducer->observes_order && !reducer->owes_order ? gs_reducer_take_order(reducer) : GSYNC_OK;
 }
 
 /* ---- finish ---- */
@@ -406,22 +424,26 @@ static gsync_status give_info(const gsync_reducer *reducer, gsync_step_info *inf
     return gs_comm_report(reducer->comm, status);
 }
 
-gsync_status gsync_finish(gsync_reducer *reducer, gsync_step_info *info) {
-    gsync_status status = check_finish(reducer, info, "gsync_finish");
+gsync_status gs_reducer_finish(gsync_reducer *reducer, gsync_step_info *info, const char *call) {
+    gsync_status status = check_finish(reducer, info, call);
     if (status != GSYNC_OK) {
         return gs_comm_report(gs_reducer_comm(reducer), status);
     }
     if (gs_reducer_get_stage(reducer) == GS_REDUCER_IDLE && reducer->has_finished) {
         return give_info(reducer, info, GSYNC_OK); /* called twice */
     }
-    status = gs_reducer_check(reducer, GS_REDUCER_ARMED, "gsync_finish");
+    status = gs_reducer_check(reducer, GS_REDUCER_ARMED, call);
     if (status == GSYNC_OK) {
-        status = check_weight(reducer, "gsync_finish");
+        status = gs_reducer_check_weight(reducer, call);
     }
     if (status != GSYNC_OK) {
         return gs_comm_report(reducer->comm, status);
     }
     return give_info(reducer, info, finish_armed(reducer, true));
+}
+
+gsync_status gsync_finish(gsync_reducer *reducer, gsync_step_info *info) {
+    return gs_reducer_finish(reducer, info, "gsync_finish");
 }
 
 /* This micro-batch does not count; what the window holds so far does. */

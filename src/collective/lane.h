@@ -183,6 +183,10 @@ const gs_lane_outcome *gs_lane_last_outcome(const gs_lane *lane);
 /* No further operation is possible. */
 bool gs_lane_is_broken(const gs_lane *lane);
 
+/* Between operations: whether another rank of this host has given up, or has left. *has_left: it has left, perhaps
+ * after it had done all that is expected of it. */
+gsync_status gs_lane_look(const gs_lane *lane, bool *has_left);
+
 /* Breaks the lane for all ranks of the host with what this rank's operation ended with. */
 void gs_lane_give_up(gs_lane *lane, gsync_status status, const char *reason);
 

@@ -145,6 +145,14 @@ static gsync_status check_nobody_left(const gs_lane *lane) {
     return GSYNC_OK;
 }
 
+gsync_status gs_lane_look(const gs_lane *lane, bool *has_left) {
+    *has_left = false;
+    GS_TRY(gs_lane_check_boxes(lane));
+    const gsync_status status = check_nobody_left(lane);
+    *has_left = status != GSYNC_OK;
+    return status;
+}
+
 gsync_status gs_lane_enter(gs_lane *lane) {
     /* Sequentially consistent against gs_lane_retract: either it sees us busy, or we see why we must not go on. */
     atomic_store(&lane->shared->flags[lane->group->local_rank].is_busy, 1);

@@ -133,6 +133,26 @@ static void end(gs_pipeline *pipeline, gsync_status status) {
     gs_bell_ring(gs_group_bell(pipeline->group));
 }
 
+static void begin_epilogue(gs_pipeline *pipeline) {
+    pipeline->epilogue = gs_epilogue_after(pipeline, GS_EPILOGUE_NONE);
+    if (pipeline->epilogue == GS_EPILOGUE_NONE) {
+        end(pipeline, GSYNC_OK);
+    }
+}
+
+void gs_pipeline_conclude(gs_pipeline *pipeline, size_t launched, gsync_status status, bool is_refused) {
+    pipeline->bucket = launched;
+    atomic_store(&pipeline->launched, launched);
+    atomic_store(&pipeline->is_ended, 0);
+    if (status != GSYNC_OK) {
+        end(pipeline, status);
+    } else if (is_refused) {
+        pipeline->epilogue = GS_EPILOGUE_MISSING;
+    } else {
+        begin_epilogue(pipeline);
+    }
+}
+
 bool gs_pipeline_has_ended(gs_pipeline *pipeline, gsync_status *status) {
     if (atomic_load(&pipeline->is_ended) == 0) {
         return false;
@@ -247,12 +267,8 @@ static void complete_bucket(gs_pipeline *pipeline) {
            pipeline->bucket);
     pipeline->bucket++;
     atomic_store(&pipeline->reduced, pipeline->terms.is_deferred ? 0 : pipeline->bucket);
-    if (pipeline->bucket < pipeline->plan->bucket_count) {
-        return;
-    }
-    pipeline->epilogue = gs_epilogue_after(pipeline, GS_EPILOGUE_NONE);
-    if (pipeline->epilogue == GS_EPILOGUE_NONE) {
-        end(pipeline, GSYNC_OK);
+    if (pipeline->bucket == pipeline->plan->bucket_count) {
+        begin_epilogue(pipeline);
     }
 }
 

@@ -167,6 +167,10 @@ void gs_pipeline_launch(gs_pipeline *pipeline, size_t bucket_count);
  * those of later buckets. */
 void gs_pipeline_refuse(gs_pipeline *pipeline, size_t bucket, uint32_t gradient_index, const char *missing);
 
+/* The buckets went another way, and `launched` of them are through, or the step has failed. What the ranks still tell
+ * each other then moves like a bucket. */
+void gs_pipeline_conclude(gs_pipeline *pipeline, size_t launched, gsync_status status, bool is_refused);
+
 /* Moves what can be moved; *is_waiting: something is launched and not through. Returns whether anything moved. */
 bool gs_pipeline_progress(gs_pipeline *pipeline, bool *is_waiting);
 

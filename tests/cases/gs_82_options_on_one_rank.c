@@ -81,6 +81,14 @@ static void set_replica_check_interval(gsync_options *options) {
     options->replica_check_interval = 7;
 }
 
+static void set_memory(gsync_options *options) {
+    options->memory = GSYNC_MEMORY_HOST;
+}
+
+static void set_is_deterministic(gsync_options *options) {
+    options->is_deterministic = 1;
+}
+
 static const setting settings[] = {
     {"strategy", set_strategy, false},
     {"order", set_order, false},
@@ -98,12 +106,14 @@ static const setting settings[] = {
     {"checks_finite", set_checks_finite, false},
     {"computes_norm", set_computes_norm, false},
     {"replica_check_interval", set_replica_check_interval, false},
+    {"memory", set_memory, false},
+    {"is_deterministic", set_is_deterministic, false},
 };
 #define SETTINGS (sizeof(settings) / sizeof(settings[0]))
 
 /* One per member after struct_size: a new option has to come here too. Members are 4 or 8 bytes, the last ends it. */
-_Static_assert(offsetof(gsync_options, replica_check_interval) + sizeof(uint32_t) == sizeof(gsync_options),
-               "replica_check_interval is last");
+_Static_assert(offsetof(gsync_options, is_deterministic) + sizeof(int) == sizeof(gsync_options),
+               "is_deterministic is last");
 
 static const size_t counts[] = {5, 30};
 

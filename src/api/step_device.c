@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "api/reducer.h"
+
+/*
+ * What a step does differently when gradients are on a GPU: launched buckets are queued on a stream at once, and nobody
+ * has to make them move. Only what the ranks tell each other afterwards goes over the lane.
+ */
+
+/* ---- begin ---- */
+
+/* Moves the pipeline's epilogue to its end. */
+static gsync_status run_epilogue(gsync_reducer *reducer, gsync_status own, bool is_refused) {
+    gs_engine *engine = &reducer->comm->engine;
+    gs_engine_attend(engine);
+    gs_engine_lock(engine);
+    gs_pipeline_conclude(&reducer->pipeline, reducer->stream_ops->launched(reducer->stream), own, is_refused);
+    gs_engine_unlock(engine);
+    return gs_engine_wait(engine, &reducer->pipeline);
+}
+
+/* No host waited for the step that was to show the order. */
+static gsync_status agree_late(gsync_reducer *reducer) {
+    reducer->owes_order = false;
+    reducer->pipeline.step.wants_order = true;
+    GS_TRY(run_epilogue(reducer, GSYNC_OK, false));
+    return gs_reducer_take_order(reducer);
+}
+
+gsync_status gs_step_device_begin(gsync_reducer *reducer) {
+    if (reducer->owes_order) {
+        GS_TRY(agree_late(reducer));
+    }
+    return reducer->stream_ops->begin(reducer->stream);
+}
+
+/* ---- finish ---- */
+
+static void refuse_missing(gsync_reducer *reducer) {
+    char names[GS_MISSING_TEXT_MAX];
+    uint32_t first = GS_NO_INDEX;
+    for (uint32_t i = 0; i < reducer->gradient_count; i++) {
+        if (gs_reducer_is_missing(reducer, i)) {
+            reducer->stream_ops->refuse(reducer->stream, i);
+            first = first == GS_NO_INDEX ? i : first;
+        }
+    }
+    gs_reducer_list_missing(reducer, names, sizeof names);
+    gs_engine_lock(&reducer->comm->engine);
+    gs_pipeline_refuse(&reducer->pipeline, reducer->launch.next, first, names);
+    gs_engine_unlock(&reducer->comm->engine);
+}
+
+static void launch_rest(gsync_reducer *reducer, bool may_refuse) {
+    const bool has_rest = reducer->launch.next < reducer->plan.bucket_count;
+    pthread_mutex_lock(&reducer->launch_lock);
+    if (has_rest && reducer->has_consumer) {
+        reducer->stream_ops->follow(reducer->stream, reducer->consumer);
+    }
+    if (has_rest && may_refuse && reducer->options.is_strict) {
+        refuse_missing(reducer);
+    }
+    reducer->stream_ops->launch(reducer->stream, gs_launch_order_fill_all(&reducer->launch));
+    pthread_mutex_unlock(&reducer->launch_lock);
+}
+
+static gsync_status leave(gsync_reducer *reducer) {
+    const gs_stream_ops *ops = reducer->stream_ops;
+    gs_pipeline *pipeline = &reducer->pipeline;
+    ops->let_follow(reducer->stream, reducer->consumer);
+    ops->end(reducer->stream, false);
+    const gsync_status own = ops->leave(reducer->stream);
+    reducer->owes_order = own == GSYNC_OK && pipeline->step.wants_order;
+    pipeline->terms.looks = false;
+    pipeline->step.wants_order = false;
+    return run_epilogue(reducer, own, false); /* which has nothing to do */
+}
+
+gsync_status gs_step_device_finish(gsync_reducer *reducer, bool may_refuse) {
+    const gs_stream_ops *ops = reducer->stream_ops;
+    gs_engine *engine = &reducer->comm->engine;
+    bool is_refused;
+    launch_rest(reducer, may_refuse);
+    reducer->has_waited = !reducer->has_consumer;
+    if (reducer->has_consumer) {
+        return leave(reducer);
+    }
+    ops->end(reducer->stream, reducer->pipeline.terms.looks);
+    const gsync_status own = ops->wait(reducer->stream, gs_engine_idle_function(engine), engine, &is_refused);
+    return run_epilogue(reducer, own, is_refused);
+}
+
+gsync_status gs_step_device_accumulate(gsync_reducer *reducer) {
+    const bool weighs = reducer->options.weighting == GSYNC_WEIGHT_OF_MEANS;
+    const gs_stream_ops *ops = reducer->stream_ops;
+    gs_engine *engine = &reducer->comm->engine;
+    if (reducer->plan.bucket_count == 0) {
+        return GSYNC_OK;
+    }
+    if (reducer->has_consumer) {
+        ops->follow(reducer->stream, reducer->consumer);
+    }
+    ops->accumulate(reducer->stream, weighs ? reducer->micro_weight : 1.0);
+    for (size_t i = 0; i < reducer->gradient_count; i++) {
+        reducer->gradients[i].has_accumulated = reducer->plan.bucket_of[i] != GS_NO_BUCKET;
+    }
+    if (!reducer->has_consumer) {
+        return ops->wait_for_sums(reducer->stream, gs_engine_idle_function(engine), engine);
+    }
+    ops->let_follow(reducer->stream, reducer->consumer);
+    return ops->leave(reducer->stream);
+}

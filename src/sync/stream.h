@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GS_SYNC_STREAM_H
+#define GS_SYNC_STREAM_H
+
+/*
+ * The path of one reducer's buckets where gradients lie on a GPU. A launched bucket is queued at once, by the thread
+ * that launches it: the library's stream waits for the streams that produced the bucket's gradients, then encodes,
+ * reduces and decodes. Nothing is allocated, and no host waits, until a trainer asks for it.
+ *
+ * The front door sees gs_stream_ops only, because builds without CUDA have none. gs_stream_launch and what follows it
+ * in a step is called under the launch lock.
+ */
+
+#include "sync/pipeline.h"
+
+#include <pthread.h>
+
+typedef struct gs_stream gs_stream;
+
+/* What is allocated for. */
+typedef struct gs_stream_wish {
+    const gs_plan_gradient *shapes;
+    size_t gradient_count;
+    bool has_views;        /* gradients live in the library */
+    bool accumulates;      /* GSYNC_CLIENT_OVERWRITES */
+    bool is_deterministic; /* sums in the order of ranks */
+    bool exchanges_refusals;
+    int nccl_ctas_max;
+    bool allows_shared_device;
+} gs_stream_wish;
+
+typedef enum gs_stream_home { GS_STREAM_HOST, GS_STREAM_DEVICE, GS_STREAM_EITHER } gs_stream_home;
+
+typedef struct gs_stream_ops {
+    /* Where an address is; *device says on which one, if it is on any. */
+    gs_stream_home (*home_of)(const void *address, int *device);
+    /* This rank alone, on the device that is current; the pipeline's group and lane may come later. */
+    gsync_status (*open)(gs_stream **stream, gs_pipeline *pipeline, const gs_stream_wish *wish);
+    int (*device)(const gs_stream *stream);
+    /* Collective over the lane. */
+    gsync_status (*join)(gs_stream *stream, gs_lane *lane);
+    /* Waits a moment for what is queued if has_ended, and ends it otherwise. NULL accepted. */
+    void (*close)(gs_stream *stream, bool has_ended);
+    unsigned char *(*views)(const gs_stream *stream);
+    /* The plan is new. */
+    void (*lay_out)(gs_stream *stream);
+    /* Addresses have changed. */
+    void (*moved)(gs_stream *stream);
+
+    /* After gs_pipeline_begin. Reports what went wrong in earlier steps that no host has waited for. */
+    gsync_status (*begin)(gs_stream *stream);
+    void (*launch)(gs_stream *stream, size_t bucket_count);
+    /* This rank has forgotten a gradient. It takes part all the same, since the others may have launched. */
+    void (*refuse)(gs_stream *stream, uint32_t gradient_index);
+    /* After the last launch. looks: findings are wanted. */
+    void (*end)(gs_stream *stream, bool looks);
+    /* Until everything is through. *is_refused: some rank has refused. */
+    gsync_status (*wait)(gs_stream *stream, gs_idle_function idle, void *argument, bool *is_refused);
+    size_t (*launched)(const gs_stream *stream);
+
+    /* The end of a micro-batch that only accumulates. */
+    void (*accumulate)(gs_stream *stream, double factor);
+    gsync_status (*wait_for_sums)(gs_stream *stream, gs_idle_function idle, void *argument);
+
+    /* Between steps: multiplies all gradients, and waits. */
+    gsync_status (*scale)(gs_stream *stream, double factor, gs_idle_function idle, void *argument);
+
+    /* Instead of wait: what is launched from now on waits for what another stream has queued so far; */
+    void (*follow)(gs_stream *stream, void *other);
+    /* that stream waits for what was launched; and no host does: the step's outcome as far as it is known. */
+    void (*let_follow)(gs_stream *stream, void *other);
+    gsync_status (*leave)(gs_stream *stream);
+} gs_stream_ops;
+
+/* Defined in builds with CUDA. */
+extern const gs_stream_ops gs_stream_cuda;
+
+/* For the calls that only builds with CUDA have. */
+gsync_status gs_stream_check_capture(gs_stream *stream, void *other, const char *call);
+/* What `producer` has queued so far makes a gradient of the bucket final. Any thread. */
+gsync_status gs_stream_note_producer(gs_stream *stream, pthread_mutex_t *launch_lock, size_t bucket, void *producer);
+
+#endif

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef GS_SYNC_STREAM_INTERNAL_H
+#define GS_SYNC_STREAM_INTERNAL_H
+
+/* Shared by the files stream_*.c. */
+
+#include "collective/collective_nccl.h"
+#include "device/device_cuda.h"
+#include "sync/stream.h"
+
+enum {
+    GS_STREAM_PRODUCERS = 4, /* streams per bucket that are waited for one by one */
+    GS_STREAM_TURNS = 4,     /* steps that the host may be ahead of the device */
+    GS_STREAM_ALIGNMENT = 256,
+    GS_STREAM_PART = 16, /* bytes: parts of ranks begin at multiples of it */
+    GS_STREAM_NAMES = 31
+};
+
+/* A stream that makes gradients of a bucket final. */
+typedef struct gs_stream_producer {
+    _Atomic uintptr_t key; /* the stream's handle + 1; 0: free */
+    void *event;
+} gs_stream_producer;
+
+typedef struct gs_stream_bucket {
+    gs_stream_producer producers[GS_STREAM_PRODUCERS];
+    void *done;  /* event: results are where they belong */
+    size_t at;   /* bytes into buffers, parts and sums */
+    void *place; /* where its gradients lie one behind the other; NULL: nowhere */
+} gs_stream_bucket;
+
+/* Whether a gradient and an accumulator are brought: the four tables of terms. */
+enum { GS_STREAM_HAS_DATA = 1, GS_STREAM_HAS_SUM = 2, GS_STREAM_TABLES = 4 };
+
+/* The passes over a bucket. */
+typedef enum gs_stream_stage {
+    GS_STREAM_ENCODE,
+    GS_STREAM_COMBINE,
+    GS_STREAM_DECODE,
+    GS_STREAM_STAGES
+} gs_stream_stage;
+
+typedef struct gs_stream_refusal {
+    uint32_t count; /* of forgotten gradients; 0: this rank refuses nothing */
+    uint32_t gradients[GS_STREAM_NAMES];
+} gs_stream_refusal;
+
+/* One step's side of the host: pinned memory, which the device reads or writes until `finished`. */
+typedef struct gs_stream_turn {
+    void *finished; /* event */
+    bool is_open;   /* nobody has looked at what it brought */
+    uint64_t step;
+    gs_cuda_share *own;
+    gs_cuda_share *shares; /* of all ranks */
+    double *divisor;
+    gs_stream_refusal *own_refusal;
+    gs_stream_refusal *refusals;
+    gs_cuda_findings *findings; /* of every bucket and gs_stream_stage */
+} gs_stream_turn;
+
+struct gs_stream {
+    gs_pipeline *pipeline;
+    gs_cuda *cuda;
+    gs_nccl *nccl; /* NULL: this rank is alone */
+    void *queue;   /* the library's stream */
+    int world_size;
+    int rank;
+    size_t capacity; /* buckets, and gradients */
+    bool is_deterministic;
+    bool accumulates;
+    bool exchanges_refusals;
+    int nccl_ctas_max;
+    bool allows_shared_device;
+
+    /* On the device, in one piece each: what gradients travel in, and what steps need besides. */
+    void *arena;
+    unsigned char *views;
+    unsigned char *buffers; /* what is encoded, and results */
+    unsigned char *parts;   /* direct: what the others sent; NULL: no bucket can travel so */
+    unsigned char *sums;    /* accumulators; NULL: none */
+    void *small;
+    gs_cuda_term *tables[GS_STREAM_TABLES];
+    gs_cuda_share *shares;
+    gs_stream_refusal *refusals;
+    double *divisor;
+    gs_cuda_notebook *notebook; /* of the pass at work */
+    gs_cuda_notebook *blank;    /* where nothing is ever noticed */
+
+    /* On the host, pinned. */
+    void *pinned;
+    gs_cuda_term *images[2]; /* of all tables, in turn: one may be on its way */
+    void *uploaded[2];       /* events */
+    int image;
+    bool has_moved; /* the tables are not what they should be */
+    gs_stream_turn turns[GS_STREAM_TURNS];
+    gs_stream_turn *turn; /* this step's */
+    uint64_t turns_taken;
+
+    gs_stream_bucket *buckets;
+    void *followed;        /* event: of streams that are waited for at once */
+    double known_divisor;  /* of this step; 0: only the device will know */
+    double stored_divisor; /* what `divisor` holds; 0: not known here */
+    size_t launched;
+    bool is_opened; /* the ranks exchange their shares */
+    bool has_refused;
+    bool has_found;      /* findings were asked for */
+    gsync_status status; /* of what was queued in this step */
+    char failure_text[GS_FAIL_TEXT_MAX];
+};
+
+/* stream_memory.c */
+gsync_status gs_stream_open(gs_stream **stream, gs_pipeline *pipeline, const gs_stream_wish *wish);
+void gs_stream_close(gs_stream *stream, bool has_ended);
+void gs_stream_lay_out(gs_stream *stream);
+/* Brings the tables of terms up to date. May wait for the one before last. */
+gsync_status gs_stream_upload(gs_stream *stream);
+
+/* stream_producers.c */
+gsync_status gs_stream_wait_producers(gs_stream *stream, size_t bucket);
+void gs_stream_forget_producers(gs_stream *stream);
+gsync_status gs_stream_follow(gs_stream *stream, void *other);
+gsync_status gs_stream_let_follow(gs_stream *stream, void *other);
+
+/* stream_exchange.c */
+gsync_status gs_stream_exchange_shares(gs_stream *stream);
+/* What this rank can tell of the divisor alone; 0: nothing. */
+double gs_stream_known_divisor(const gs_stream *stream);
+/* Queues what is exchanged when all buckets are launched. */
+gsync_status gs_stream_exchange_end(gs_stream *stream, bool looks);
+/* A finished turn: do the ranks agree? Fills in the pipeline's outcome. */
+gsync_status gs_stream_judge(gs_stream *stream, const gs_stream_turn *turn, gs_lane_outcome *outcome);
+bool gs_stream_is_refused(const gs_stream *stream, const gs_stream_turn *turn);
+gsync_status gs_stream_fail_refused(const gs_stream *stream, const gs_stream_turn *turn);
+void gs_stream_take_findings(gs_stream *stream, const gs_stream_turn *turn);
+
+/* stream_wait.c */
+/* Until the event is done, the ranks give up, or the deadline passes. */
+gsync_status gs_stream_wait_event(gs_stream *stream, void *event, gs_idle_function idle, void *argument);
+gsync_status gs_stream_wait(gs_stream *stream, gs_idle_function idle, void *argument, bool *is_refused);
+gsync_status gs_stream_wait_for_sums(gs_stream *stream, gs_idle_function idle, void *argument);
+/* Until nothing of the library's stream is on the device, for a moment at most. False: something still is. */
+bool gs_stream_drain(gs_stream *stream);
+/* The first failure of a step: nothing more is queued, and the other ranks are told. */
+void gs_stream_fail(gs_stream *stream, gsync_status status);
+/* stream->status, with its words. */
+gsync_status gs_stream_status(const gs_stream *stream);
+/* Looks at steps that no host has waited for. */
+gsync_status gs_stream_review(gs_stream *stream);
+
+#endif

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/memory.h"
+#include "sync/stream_internal.h"
+
+#include <string.h>
+
+/*
+ * What a reducer has on its device. Everything is allocated at once, for any plan over its gradients: agreeing on
+ * another order then allocates nothing, and no two buckets share memory.
+ */
+
+static size_t align(size_t bytes, size_t alignment) {
+    return (bytes + alignment - 1) / alignment * alignment;
+}
+
+/* ---- sizes ---- */
+
+static size_t place_size(const gs_stream *stream, gsync_dtype dtype, uint32_t wire) {
+    return gs_narrow_place_size(dtype, wire, stream->accumulates);
+}
+
+/* Every rank's part of a bucket begins at a multiple of GS_STREAM_PART. */
+static size_t bucket_bytes(const gs_stream *stream, size_t count, size_t size) {
+    const size_t ranks = (size_t)stream->world_size;
+    const size_t part = align((count + ranks - 1) / ranks * size, GS_STREAM_PART);
+    return align(part * ranks, GS_STREAM_ALIGNMENT);
+}
+
+/* Of the buckets of any plan. Gradients in a bucket of their own need the most. */
+static size_t buffer_bytes(const gs_stream *stream, const gs_stream_wish *wish) {
+    size_t total = 0;
+    for (size_t i = 0; i < wish->gradient_count; i++) {
+        const gs_plan_gradient *shape = &wish->shapes[i];
+        total += bucket_bytes(stream, shape->count, place_size(stream, shape->dtype, shape->wire));
+    }
+    return total;
+}
+
+/* Buckets that are summed in the order of ranks need room for what the others send. */
+static bool has_parts(const gs_stream *stream, const gs_stream_wish *wish) {
+    bool has_any = stream->is_deterministic;
+    for (size_t i = 0; i < wish->gradient_count; i++) {
+        has_any = has_any || wish->shapes[i].wire != 0 || gsync_dtype_size(wish->shapes[i].dtype) == 2;
+    }
+    return has_any && stream->world_size > 1;
+}
+
+/* ---- carving ---- */
+
+/* The next piece of a block of memory; of NULL, to learn how much is needed. */
+static void *carve(unsigned char *base, size_t *used, size_t bytes) {
+    unsigned char *piece = base != NULL ? base + *used : NULL;
+    *used = align(*used + bytes, GS_STREAM_ALIGNMENT);
+    return piece;
+}
+
+static size_t carve_arena(gs_stream *stream, unsigned char *base, const gs_stream_wish *wish) {
+    size_t used = 0;
+    const size_t bytes = buffer_bytes(stream, wish);
+    if (wish->has_views) {
+        const size_t views = gs_pipeline_slot_bytes(wish->shapes, wish->gradient_count, stream->accumulates);
+        stream->views = carve(base, &used, views);
+    }
+    stream->buffers = carve(base, &used, bytes);
+    if (has_parts(stream, wish)) {
+        stream->parts = carve(base, &used, bytes);
+    }
+    if (stream->accumulates) {
+        stream->sums = carve(base, &used, bytes);
+    }
+    return used;
+}
+
+static size_t carve_small(gs_stream *stream, unsigned char *base) {
+    size_t used = 0;
+    const size_t ranks = (size_t)stream->world_size;
+    gs_cuda_term *tables = carve(base, &used, GS_STREAM_TABLES * stream->capacity * sizeof *tables);
+    for (size_t i = 0; i < GS_STREAM_TABLES && base != NULL; i++) {
+        stream->tables[i] = tables + i * stream->capacity;
+    }
+    stream->shares = carve(base, &used, ranks * sizeof *stream->shares);
+    stream->refusals = carve(base, &used, ranks * sizeof *stream->refusals);
+    stream->divisor = carve(base, &used, sizeof *stream->divisor);
+    stream->notebook = carve(base, &used, sizeof *stream->notebook);
+    stream->blank = carve(base, &used, sizeof stream->blank->found);
+    return used;
+}
+
+static size_t carve_pinned(gs_stream *stream, unsigned char *base) {
+    size_t used = 0;
+    const size_t ranks = (size_t)stream->world_size;
+    for (int i = 0; i < 2; i++) {
+        stream->images[i] = carve(base, &used, GS_STREAM_TABLES * stream->capacity * sizeof(gs_cuda_term));
+    }
+    for (int i = 0; i < GS_STREAM_TURNS; i++) {
+        gs_stream_turn *turn = &stream->turns[i];
+        turn->own = carve(base, &used, sizeof *turn->own);
+        turn->shares = carve(base, &used, ranks * sizeof *turn->shares);
+        turn->divisor = carve(base, &used, sizeof *turn->divisor);
+        turn->own_refusal = carve(base, &used, sizeof *turn->own_refusal);
+        turn->refusals = carve(base, &used, ranks * sizeof *turn->refusals);
+        turn->findings = carve(base, &used, GS_STREAM_STAGES * stream->capacity * sizeof *turn->findings);
+    }
+    return used;
+}
+
+static gsync_status allocate_memory(gs_stream *stream, const gs_stream_wish *wish) {
+    GS_TRY(gs_cuda_new(stream->cuda, &stream->arena, carve_arena(stream, NULL, wish), "buckets"));
+    GS_TRY(gs_cuda_new(stream->cuda, &stream->small, carve_small(stream, NULL), "what steps exchange"));
+    GS_TRY(gs_cuda_pinned_new(stream->cuda, &stream->pinned, carve_pinned(stream, NULL), "what steps exchange"));
+    (void)carve_arena(stream, stream->arena, wish);
+    (void)carve_small(stream, stream->small);
+    (void)carve_pinned(stream, stream->pinned);
+    return GSYNC_OK;
+}
+
+/* ---- streams and events ---- */
+
+static gsync_status make_bucket_events(gs_stream *stream, gs_stream_bucket *bucket) {
+    for (int i = 0; i < GS_STREAM_PRODUCERS; i++) {
+        GS_TRY(gs_cuda_event_new(stream->cuda, &bucket->producers[i].event));
+    }
+    return gs_cuda_event_new(stream->cuda, &bucket->done);
+}
+
+static gsync_status make_events(gs_stream *stream) {
+    GS_TRY(gs_cuda_stream_new(stream->cuda, true, &stream->queue));
+    GS_TRY(gs_cuda_event_new(stream->cuda, &stream->followed));
+    for (int i = 0; i < 2; i++) {
+        GS_TRY(gs_cuda_event_new(stream->cuda, &stream->uploaded[i]));
+    }
+    for (int i = 0; i < GS_STREAM_TURNS; i++) {
+        GS_TRY(gs_cuda_event_new(stream->cuda, &stream->turns[i].finished));
+    }
+    GS_TRY(gs_memory_new(&stream->buckets, stream->capacity, sizeof *stream->buckets, "buckets"));
+    for (size_t b = 0; b < stream->capacity; b++) {
+        GS_TRY(make_bucket_events(stream, &stream->buckets[b]));
+    }
+    return GSYNC_OK;
+}
+
+static void free_events(gs_stream *stream) {
+    for (size_t b = 0; b < stream->capacity && stream->buckets != NULL; b++) {
+        for (int i = 0; i < GS_STREAM_PRODUCERS; i++) {
+            gs_cuda_event_free(stream->cuda, stream->buckets[b].producers[i].event);
+        }
+        gs_cuda_event_free(stream->cuda, stream->buckets[b].done);
+    }
+    for (int i = 0; i < GS_STREAM_TURNS; i++) {
+        gs_cuda_event_free(stream->cuda, stream->turns[i].finished);
+    }
+    for (int i = 0; i < 2; i++) {
+        gs_cuda_event_free(stream->cuda, stream->uploaded[i]);
+    }
+    gs_cuda_event_free(stream->cuda, stream->followed);
+}
+
+/* ---- life ---- */
+
+static gsync_status allocate(gs_stream *stream, const gs_stream_wish *wish) {
+    GS_TRY(gs_cuda_open(&stream->cuda));
+    GS_TRY(allocate_memory(stream, wish));
+    return make_events(stream);
+}
+
+gsync_status gs_stream_open(gs_stream **out, gs_pipeline *pipeline, const gs_stream_wish *wish) {
+    gs_stream *stream = NULL;
+    GS_TRY(gs_memory_new(&stream, 1, sizeof *stream, "stream pipeline"));
+    stream->pipeline = pipeline;
+    stream->world_size = pipeline->group->world_size;
+    stream->rank = pipeline->group->rank;
+    stream->capacity = wish->gradient_count;
+    stream->is_deterministic = wish->is_deterministic;
+    stream->accumulates = wish->accumulates;
+    stream->exchanges_refusals = wish->exchanges_refusals && stream->world_size > 1;
+    stream->nccl_ctas_max = wish->nccl_ctas_max;
+    stream->allows_shared_device = wish->allows_shared_device;
+    const gsync_status status = allocate(stream, wish);
+    if (status != GSYNC_OK) {
+        gs_stream_close(stream, true);
+        return status;
+    }
+    *out = stream;
+    return GSYNC_OK;
+}
+
+/* When nothing of NCCL is queued any more. What the device still uses stays; freeing it would wait, perhaps for ever.
+ */
+static void release(void *argument) {
+    gs_stream *stream = argument;
+    if (stream->cuda != NULL && !gs_stream_drain(stream)) {
+        return;
+    }
+    if (stream->cuda != NULL) {
+        free_events(stream);
+        gs_cuda_stream_free(stream->cuda, stream->queue);
+        gs_cuda_free(stream->cuda, stream->arena);
+        gs_cuda_free(stream->cuda, stream->small);
+        gs_cuda_pinned_free(stream->cuda, stream->pinned);
+        gs_cuda_close(stream->cuda);
+    }
+    gs_memory_free(stream->buckets);
+    gs_memory_free(stream);
+}
+
+/* What the trainer has not waited for is right to end well: the others count on it. */
+static void wait_for_steps(gs_stream *stream) {
+    for (int i = 0; i < GS_STREAM_TURNS; i++) {
+        if (stream->turns[i].is_open && stream->status == GSYNC_OK) {
+            (void)gs_stream_wait_event(stream, stream->turns[i].finished, NULL, NULL);
+        }
+    }
+}
+
+void gs_stream_close(gs_stream *stream, bool has_ended) {
+    if (stream == NULL) {
+        return;
+    }
+    if (has_ended) {
+        wait_for_steps(stream);
+    } else {
+        gs_nccl_abort(stream->nccl);
+    }
+    gs_nccl *nccl = stream->nccl;
+    stream->nccl = NULL;
+    if (nccl != NULL) {
+        gs_nccl_close_then(nccl, release, stream);
+    } else {
+        release(stream);
+    }
+}
+
+/* ---- plans ---- */
+
+static void *find_place(const gs_stream *stream, const gs_bucket *bucket) {
+    const gs_pipeline *pipeline = stream->pipeline;
+    const uint32_t *members = &pipeline->plan->members[bucket->first];
+    unsigned char *start = pipeline->gradients[members[0]].tensor.data;
+    unsigned char *end = start;
+    for (uint32_t i = 0; i < bucket->gradient_count; i++) {
+        const gs_tensor *tensor = &pipeline->gradients[members[i]].tensor;
+        if (tensor->data != end || !gs_tensor_is_dense(tensor)) {
+            return NULL;
+        }
+        end += gs_tensor_bytes(tensor);
+    }
+    return start;
+}
+
+void gs_stream_lay_out(gs_stream *stream) {
+    const gs_bucket_plan *plan = stream->pipeline->plan;
+    size_t at = 0;
+    for (size_t b = 0; b < plan->bucket_count; b++) {
+        const gs_bucket *bucket = &plan->buckets[b];
+        stream->buckets[b].at = at;
+        at += bucket_bytes(stream, bucket->element_count, place_size(stream, bucket->dtype, bucket->wire));
+    }
+    stream->has_moved = true;
+}
+
+/* ---- tables of terms ---- */
+
+static void fill_term(const gs_stream *stream, size_t bucket, uint32_t index, int table, gs_cuda_term *term) {
+    const gs_tensor *tensor = &stream->pipeline->gradients[index].tensor;
+    const size_t offset = stream->pipeline->plan->element_offset[index];
+    *term = (gs_cuda_term){
+        .rows = tensor->rows, .columns = tensor->columns, .row_pitch = tensor->row_pitch, .offset = offset};
+    if ((table & GS_STREAM_HAS_DATA) != 0) {
+        term->data = tensor->data;
+    }
+    if ((table & GS_STREAM_HAS_SUM) != 0 && stream->sums != NULL) {
+        const size_t size = gsync_dtype_size(gs_dtype_wide(tensor->dtype));
+        term->accumulator = stream->sums + stream->buckets[bucket].at + offset * size;
+    }
+}
+
+static void fill_tables(const gs_stream *stream, gs_cuda_term *image) {
+    const gs_bucket_plan *plan = stream->pipeline->plan;
+    for (size_t b = 0; b < plan->bucket_count; b++) {
+        const gs_bucket *bucket = &plan->buckets[b];
+        stream->buckets[b].place = find_place(stream, bucket);
+        for (uint32_t i = bucket->first; i < bucket->first + bucket->gradient_count; i++) {
+            for (int table = 0; table < GS_STREAM_TABLES; table++) {
+                fill_term(stream, b, plan->members[i], table, &image[(size_t)table * stream->capacity + i]);
+            }
+        }
+    }
+}
+
+gsync_status gs_stream_upload(gs_stream *stream) {
+    if (!stream->has_moved || stream->capacity == 0) {
+        return GSYNC_OK;
+    }
+    const int next = 1 - stream->image;
+    GS_TRY(gs_stream_wait_event(stream, stream->uploaded[next], NULL, NULL));
+    fill_tables(stream, stream->images[next]);
+    const size_t bytes = GS_STREAM_TABLES * stream->capacity * sizeof(gs_cuda_term);
+    GS_TRY(gs_cuda_copy(stream->cuda, stream->tables[0], stream->images[next], bytes, stream->queue));
+    GS_TRY(gs_cuda_record(stream->cuda, stream->uploaded[next], stream->queue));
+    stream->image = next;
+    stream->has_moved = false;
+    return GSYNC_OK;
+}

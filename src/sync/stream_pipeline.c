@@ -1,0 +1,384 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sync/stream_internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- how a bucket travels ---- */
+
+/* How one bucket goes in one step. The ranks agree on all of it but place, encodes and brings. */
+typedef struct route {
+    size_t bucket;
+    gsync_dtype wire;
+    size_t size;    /* of a wire element */
+    float scale;    /* 0: no narrow wire */
+    bool is_direct; /* summed in the order of ranks, by the rank whose part it is */
+    double factor;  /* not direct: multiplies before the sum */
+    bool divides;   /* someone has to, after the sum */
+    int brings;     /* the table of terms to encode */
+    unsigned char *at;
+    bool is_in_place; /* at is where the gradients are */
+    bool encodes;
+} route;
+
+static const gs_bucket *bucket_at(const gs_stream *stream, size_t bucket) {
+    return &stream->pipeline->plan->buckets[bucket];
+}
+
+/* Accumulators hold something in all gradients, or in none. */
+static bool has_sums(const gs_stream *stream, size_t bucket) {
+    const uint32_t first = stream->pipeline->plan->members[bucket_at(stream, bucket)->first];
+    return stream->sums != NULL && stream->pipeline->gradients[first].has_accumulated;
+}
+
+static int brings(const gs_stream *stream, size_t bucket) {
+    const gs_step_terms *step = &stream->pipeline->step;
+    if (!step->contributes) {
+        return 0;
+    }
+    return (step->has_gradient ? GS_STREAM_HAS_DATA : 0) | (has_sums(stream, bucket) ? GS_STREAM_HAS_SUM : 0);
+}
+
+static bool is_power_of_two(double value) {
+    int exponent;
+    return frexp(value, &exponent) == 0.5;
+}
+
+static void choose_wire(const gs_stream *stream, route *way) {
+    const gs_pipeline *pipeline = stream->pipeline;
+    const gsync_wire wire = pipeline->wires[bucket_at(stream, way->bucket)->wire].wire;
+    way->wire = gs_narrow_dtype(pipeline, way->bucket);
+    if (gs_narrow_is_on(pipeline, way->bucket)) {
+        way->wire = wire == GSYNC_WIRE_FLOAT16 ? GSYNC_FLOAT16 : GSYNC_BFLOAT16;
+        way->scale = wire == GSYNC_WIRE_FLOAT16 ? pipeline->half_scale : 1.0f;
+    }
+    way->size = gsync_dtype_size(way->wire);
+}
+
+/* NCCL adds halves in halves, rank by rank: an error for each. */
+static void choose_sum(const gs_stream *stream, route *way) {
+    const bool is_alone = stream->world_size == 1;
+    const double divisor = stream->known_divisor;
+    way->is_direct = !is_alone && (stream->is_deterministic || way->size == 2);
+    way->factor = 1.0;
+    way->divides = divisor != 1.0;
+    if (!is_alone && !way->is_direct && divisor > 0 && is_power_of_two(divisor)) {
+        way->factor = 1.0 / divisor;
+        way->divides = false;
+    }
+}
+
+static void choose_place(const gs_stream *stream, route *way) {
+    const gs_pipeline *pipeline = stream->pipeline;
+    void *place = stream->buckets[way->bucket].place;
+    const bool is_native = way->wire == bucket_at(stream, way->bucket)->dtype && way->scale == 0.0f;
+    way->brings = brings(stream, way->bucket);
+    way->is_in_place = place != NULL && is_native && !way->is_direct && !pipeline->terms.looks;
+    way->at = way->is_in_place ? place : stream->buffers + stream->buckets[way->bucket].at;
+    way->encodes = !way->is_in_place || way->brings != GS_STREAM_HAS_DATA || pipeline->step.factor != 1.0;
+}
+
+static route route_of(const gs_stream *stream, size_t bucket) {
+    route way = {.bucket = bucket};
+    choose_wire(stream, &way);
+    choose_sum(stream, &way);
+    choose_place(stream, &way);
+    return way;
+}
+
+/* A rank alone whose gradients are the result already. */
+static bool changes_nothing(const gs_stream *stream, const route *way) {
+    const gs_pipeline *pipeline = stream->pipeline;
+    return stream->world_size == 1 && !way->divides && !pipeline->terms.looks && pipeline->step.factor == 1.0 &&
+           way->brings == GS_STREAM_HAS_DATA;
+}
+
+/* ---- one bucket ---- */
+
+static gs_cuda_pass pass_of(const gs_stream *stream, const route *way, int table) {
+    const gs_bucket *bucket = bucket_at(stream, way->bucket);
+    const gs_cuda_term *image = stream->images[stream->image] + (size_t)table * stream->capacity;
+    return (gs_cuda_pass){.terms = stream->tables[table] + bucket->first,
+                          .host_terms = image + bucket->first,
+                          .term_count = bucket->gradient_count,
+                          .count = bucket->element_count,
+                          .dtype = bucket->dtype,
+                          .wire = way->wire,
+                          .factor = 1.0,
+                          .scale = way->scale,
+                          .notebook = stream->pipeline->terms.looks ? stream->notebook : NULL};
+}
+
+/* What the pass has noticed goes to the host, and the next one starts with nothing. */
+static gsync_status keep_findings(gs_stream *stream, size_t bucket, gs_stream_stage stage) {
+    if (!stream->pipeline->terms.looks) {
+        return GSYNC_OK;
+    }
+    gs_cuda_findings *to = &stream->turn->findings[bucket * GS_STREAM_STAGES + stage];
+    gs_cuda_findings *found = &stream->notebook->found;
+    GS_TRY(gs_cuda_copy(stream->cuda, to, found, sizeof *found, stream->queue));
+    return gs_cuda_copy(stream->cuda, found, &stream->blank->found, sizeof *found, stream->queue);
+}
+
+static gsync_status encode(gs_stream *stream, const route *way) {
+    gs_cuda_pass pass = pass_of(stream, way, way->brings);
+    pass.factor = stream->pipeline->step.factor;
+    GS_TRY(gs_cuda_encode(stream->cuda, &pass, way->at, stream->queue));
+    return keep_findings(stream, way->bucket, GS_STREAM_ENCODE);
+}
+
+static gsync_status decode(gs_stream *stream, const route *way) {
+    gs_cuda_pass pass = pass_of(stream, way, GS_STREAM_HAS_DATA);
+    pass.divisor = way->divides && !way->is_direct ? stream->divisor : NULL;
+    GS_TRY(gs_cuda_decode(stream->cuda, &pass, way->at, stream->queue));
+    return keep_findings(stream, way->bucket, GS_STREAM_DECODE);
+}
+
+/* To each rank its part; the sum of mine; and everyone's sums to all. */
+static gsync_status reduce_directly(gs_stream *stream, const route *way) {
+    const size_t ranks = (size_t)stream->world_size;
+    const size_t count = bucket_at(stream, way->bucket)->element_count;
+    const size_t per_line = GS_STREAM_PART / way->size;
+    const size_t part = ((count + ranks - 1) / ranks + per_line - 1) / per_line * per_line;
+    const size_t first = part * (size_t)stream->rank;
+    const size_t mine = first < count ? (count - first < part ? count - first : part) : 0;
+    unsigned char *parts = stream->parts + stream->buckets[way->bucket].at;
+    GS_TRY(gs_nccl_all_to_all(stream->nccl, way->at, parts, part * way->size, stream->queue));
+    if (mine != 0) {
+        GS_TRY(gs_cuda_combine(stream->cuda, parts, stream->world_size, part, way->at + first * way->size, mine,
+                               way->wire, way->scale, way->divides ? stream->divisor : NULL,
+                               stream->pipeline->terms.looks ? stream->notebook : NULL, stream->queue));
+    }
+    GS_TRY(keep_findings(stream, way->bucket, GS_STREAM_COMBINE));
+    return gs_nccl_all_gather(stream->nccl, way->at, part * way->size, stream->queue);
+}
+
+static gsync_status reduce(gs_stream *stream, const route *way) {
+    if (stream->world_size == 1) {
+        return GSYNC_OK;
+    }
+    if (way->is_direct) {
+        return reduce_directly(stream, way);
+    }
+    return gs_nccl_all_reduce(stream->nccl, way->at, bucket_at(stream, way->bucket)->element_count, way->wire,
+                              way->factor, stream->queue);
+}
+
+static void note_bytes(gs_stream *stream, const route *way) {
+    gs_pipeline *pipeline = stream->pipeline;
+    const gs_bucket *bucket = bucket_at(stream, way->bucket);
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < bucket->gradient_count; i++) {
+        bytes += gs_tensor_bytes(&pipeline->gradients[pipeline->plan->members[bucket->first + i]].tensor);
+    }
+    pipeline->bytes_reduced += bytes;
+    pipeline->bytes_copied += way->is_in_place ? 0 : 2 * bytes;
+}
+
+static gsync_status queue_bucket(gs_stream *stream, size_t bucket) {
+    const route way = route_of(stream, bucket);
+    if (!changes_nothing(stream, &way)) {
+        if (way.encodes) {
+            GS_TRY(encode(stream, &way));
+        }
+        GS_TRY(reduce(stream, &way));
+        if (!way.is_in_place || (way.divides && !way.is_direct)) {
+            GS_TRY(decode(stream, &way));
+        }
+        note_bytes(stream, &way);
+    }
+    return gs_cuda_record(stream->cuda, stream->buckets[bucket].done, stream->queue);
+}
+
+/* ---- steps ---- */
+
+static void clear_findings(gs_stream_turn *turn, size_t bucket_count) {
+    memset(turn->findings, 0, GS_STREAM_STAGES * bucket_count * sizeof *turn->findings);
+}
+
+/* The step's memory on the host. What a step some turns ago has left there is looked at first. */
+static gsync_status take_turn(gs_stream *stream) {
+    gs_stream_turn *turn = &stream->turns[stream->turns_taken % GS_STREAM_TURNS];
+    if (turn->is_open) {
+        GS_TRY(gs_stream_wait_event(stream, turn->finished, NULL, NULL));
+        GS_TRY(gs_stream_review(stream));
+    }
+    *turn->own_refusal = (gs_stream_refusal){.count = 0};
+    if (stream->pipeline->terms.looks) {
+        clear_findings(turn, stream->pipeline->plan->bucket_count);
+    }
+    stream->turn = turn;
+    stream->turns_taken++;
+    return GSYNC_OK;
+}
+
+static gsync_status begin(gs_stream *stream) {
+    stream->launched = 0;
+    stream->is_opened = false;
+    stream->has_refused = false;
+    stream->has_found = false;
+    gs_stream_forget_producers(stream);
+    GS_TRY(gs_stream_status(stream));
+    GS_TRY(gs_stream_review(stream));
+    GS_TRY(take_turn(stream));
+    return gs_stream_upload(stream);
+}
+
+/* The exchange waits for gradients like the bucket, though it needs none. On a device that has room for few kernels it
+ * would else be in the way of another reducer's, which the other ranks wait for. */
+static gsync_status launch_one(gs_stream *stream) {
+    GS_TRY(gs_stream_wait_producers(stream, stream->launched));
+    if (!stream->is_opened) {
+        GS_TRY(gs_stream_exchange_shares(stream));
+        stream->is_opened = true;
+    }
+    GS_TRY(queue_bucket(stream, stream->launched));
+    stream->launched++;
+    return GSYNC_OK;
+}
+
+/* The first failure ends the step: what others count on will not come. */
+static void keep(gs_stream *stream, gsync_status status) {
+    if (status != GSYNC_OK && stream->status == GSYNC_OK) {
+        gs_stream_fail(stream, status);
+    }
+}
+
+static void launch(gs_stream *stream, size_t bucket_count) {
+    for (size_t i = 0; i < bucket_count && stream->status == GSYNC_OK; i++) {
+        keep(stream, launch_one(stream));
+    }
+}
+
+static void refuse(gs_stream *stream, uint32_t gradient_index) {
+    gs_stream_refusal *refusal = stream->turn->own_refusal;
+    if (refusal->count < GS_STREAM_NAMES) {
+        refusal->gradients[refusal->count] = gradient_index;
+    }
+    refusal->count++;
+    stream->has_refused = true;
+}
+
+static void end(gs_stream *stream, bool looks) {
+    if (stream->status == GSYNC_OK) {
+        keep(stream, gs_stream_exchange_end(stream, looks));
+    }
+}
+
+static void follow(gs_stream *stream, void *other) {
+    keep(stream, gs_stream_follow(stream, other));
+}
+
+static void let_follow(gs_stream *stream, void *other) {
+    keep(stream, gs_stream_let_follow(stream, other));
+}
+
+/* Judged when its memory on the host is looked at: gs_stream_review. */
+static gsync_status leave(gs_stream *stream) {
+    const double divisor = stream->known_divisor;
+    stream->pipeline->outcome.divisor = divisor >= 0 ? divisor / stream->pipeline->step.loss_scale : 0.0;
+    atomic_store(&stream->pipeline->reduced, stream->launched);
+    return gs_stream_status(stream);
+}
+
+/* ---- accumulation ---- */
+
+static gsync_status accumulate_bucket(gs_stream *stream, size_t bucket, double factor) {
+    route way = {.bucket = bucket, .wire = gs_dtype_wide(bucket_at(stream, bucket)->dtype)};
+    const int table = GS_STREAM_HAS_DATA | (has_sums(stream, bucket) ? GS_STREAM_HAS_SUM : 0);
+    gs_cuda_pass pass = pass_of(stream, &way, table);
+    pass.factor = factor;
+    pass.notebook = NULL;
+    GS_TRY(gs_stream_wait_producers(stream, bucket));
+    GS_TRY(gs_cuda_encode(stream->cuda, &pass, stream->sums + stream->buckets[bucket].at, stream->queue));
+    return gs_cuda_record(stream->cuda, stream->buckets[bucket].done, stream->queue);
+}
+
+static void accumulate(gs_stream *stream, double factor) {
+    for (size_t b = 0; b < stream->pipeline->plan->bucket_count; b++) {
+        keep(stream, accumulate_bucket(stream, b, factor));
+    }
+    stream->launched = stream->pipeline->plan->bucket_count;
+}
+
+/* ---- clipping ---- */
+
+static gsync_status scale_bucket(gs_stream *stream, size_t bucket, double factor) {
+    route way = {.bucket = bucket, .wire = bucket_at(stream, bucket)->dtype};
+    unsigned char *at = stream->buffers + stream->buckets[bucket].at;
+    gs_cuda_pass pass = pass_of(stream, &way, GS_STREAM_HAS_DATA);
+    pass.notebook = NULL;
+    GS_TRY(gs_cuda_encode(stream->cuda, &pass, at, stream->queue));
+    pass.factor = factor;
+    GS_TRY(gs_cuda_decode(stream->cuda, &pass, at, stream->queue));
+    return gs_cuda_record(stream->cuda, stream->buckets[bucket].done, stream->queue);
+}
+
+static gsync_status scale(gs_stream *stream, double factor, gs_idle_function idle, void *argument) {
+    for (size_t b = 0; b < stream->pipeline->plan->bucket_count; b++) {
+        keep(stream, scale_bucket(stream, b, factor));
+    }
+    stream->launched = stream->pipeline->plan->bucket_count;
+    return stream->launched != 0 ? gs_stream_wait_for_sums(stream, idle, argument) : GSYNC_OK;
+}
+
+/* ---- the front door's view ---- */
+
+static gs_stream_home home_of(const void *address, int *device) {
+    switch (gs_cuda_place_of(address, device)) {
+    case GS_PLACE_DEVICE:
+        return GS_STREAM_DEVICE;
+    case GS_PLACE_MANAGED:
+        return GS_STREAM_EITHER;
+    case GS_PLACE_HOST:
+        break;
+    }
+    return GS_STREAM_HOST;
+}
+
+static int device_of(const gs_stream *stream) {
+    return gs_cuda_device(stream->cuda);
+}
+
+static gsync_status join(gs_stream *stream, gs_lane *lane) {
+    const gs_nccl_wish wish = {.bus_id = gs_cuda_bus_id(stream->cuda),
+                               .cta_max = stream->nccl_ctas_max,
+                               .allows_shared_device = stream->allows_shared_device};
+    return stream->world_size > 1 ? gs_nccl_open(stream->pipeline->group, lane, &wish, &stream->nccl) : GSYNC_OK;
+}
+
+static unsigned char *views_of(const gs_stream *stream) {
+    return stream->views;
+}
+
+static void moved(gs_stream *stream) {
+    stream->has_moved = true;
+}
+
+static size_t launched_by(const gs_stream *stream) {
+    return stream->launched;
+}
+
+const gs_stream_ops gs_stream_cuda = {
+    .home_of = home_of,
+    .open = gs_stream_open,
+    .device = device_of,
+    .join = join,
+    .close = gs_stream_close,
+    .views = views_of,
+    .lay_out = gs_stream_lay_out,
+    .moved = moved,
+    .begin = begin,
+    .launch = launch,
+    .refuse = refuse,
+    .end = end,
+    .wait = gs_stream_wait,
+    .launched = launched_by,
+    .accumulate = accumulate,
+    .wait_for_sums = gs_stream_wait_for_sums,
+    .scale = scale,
+    .follow = follow,
+    .let_follow = let_follow,
+    .leave = leave,
+};

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sync/stream_internal.h"
+
+/*
+ * Which streams a bucket waits for. Each stream has one event per bucket, recorded anew with every mark: the last
+ * record covers all that the stream queued before, and what a bucket waits for is no more than what was marked. Marks
+ * of several threads take no lock; the ledger's count makes all records visible to the thread that launches.
+ */
+
+static uintptr_t key_of(void *producer) {
+    return (uintptr_t)producer + 1; /* the default stream's handle is NULL */
+}
+
+/* Its place among the bucket's producers, NULL if all are taken by others. */
+static gs_stream_producer *find_producer(gs_stream_bucket *bucket, void *producer) {
+    for (int i = 0; i < GS_STREAM_PRODUCERS; i++) {
+        gs_stream_producer *at = &bucket->producers[i];
+        uintptr_t key = 0;
+        if (atomic_compare_exchange_strong(&at->key, &key, key_of(producer)) || key == key_of(producer)) {
+            return at;
+        }
+    }
+    return NULL;
+}
+
+gsync_status gs_stream_note_producer(gs_stream *stream, pthread_mutex_t *launch_lock, size_t bucket, void *producer) {
+    gs_stream_producer *at = find_producer(&stream->buckets[bucket], producer);
+    if (at != NULL) {
+        return gs_cuda_record(stream->cuda, at->event, producer);
+    }
+    /* One stream too many: all that is queued from now on waits for it, which is right, if longer than it must. */
+    pthread_mutex_lock(launch_lock);
+    const gsync_status status = gs_stream_follow(stream, producer);
+    pthread_mutex_unlock(launch_lock);
+    return status;
+}
+
+gsync_status gs_stream_follow(gs_stream *stream, void *other) {
+    GS_TRY(gs_cuda_record(stream->cuda, stream->followed, other));
+    return gs_cuda_wait(stream->cuda, stream->queue, stream->followed);
+}
+
+gsync_status gs_stream_wait_producers(gs_stream *stream, size_t bucket) {
+    for (int i = 0; i < GS_STREAM_PRODUCERS; i++) {
+        const gs_stream_producer *at = &stream->buckets[bucket].producers[i];
+        if (atomic_load_explicit(&at->key, memory_order_acquire) == 0) {
+            break; /* they are taken in order */
+        }
+        GS_TRY(gs_cuda_wait(stream->cuda, stream->queue, at->event));
+    }
+    return GSYNC_OK;
+}
+
+void gs_stream_forget_producers(gs_stream *stream) {
+    for (size_t b = 0; b < stream->pipeline->plan->bucket_count; b++) {
+        for (int i = 0; i < GS_STREAM_PRODUCERS; i++) {
+            atomic_store_explicit(&stream->buckets[b].producers[i].key, 0, memory_order_relaxed);
+        }
+    }
+}
+
+gsync_status gs_stream_let_follow(gs_stream *stream, void *other) {
+    if (stream->launched == 0) {
+        return GSYNC_OK;
+    }
+    return gs_cuda_wait(stream->cuda, other, stream->buckets[stream->launched - 1].done);
+}
+
+gsync_status gs_stream_check_capture(gs_stream *stream, void *other, const char *call) {
+    bool is_capturing;
+    GS_TRY(gs_cuda_is_capturing(stream->cuda, other, &is_capturing));
+    if (is_capturing) {
+        return gs_fail(GSYNC_ERR_UNSUPPORTED,
+                       "%s: the stream is being captured into a graph: a step cannot be part of one; end the capture "
+                       "first",
+                       call);
+    }
+    return GSYNC_OK;
+}
