@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* gsync-test: timeout=120 */
+
+/* Whole steps on 1, 2, 4 and 8 ranks: what a GPU's gradients become is what the host's become, bit by bit. */
+
+#include "device_trainer.h"
+
+enum { STEPS = 3 };
+
+typedef struct scene {
+    model model;
+    gsync_options options;
+    ending ending;
+    int producers;
+    int micro_batches;
+    uint32_t empty_rank; /* + 1: this rank is out of data in the second step */
+    bool weighs;
+    gsync_comm *comms[RANKS_MAX];
+} scene;
+
+static model small_model(gsync_dtype dtype) {
+    return (model){.count = 6,
+                   .columns = {7, 300, 33, 1, 64, 1000},
+                   .rows = {0, 0, 5, 0, 0, 0},
+                   .pitch = {0, 0, 40, 0, 0, 0},
+                   .dtype = dtype,
+                   .seed = 20261130};
+}
+
+static scene small_scene(gsync_dtype dtype) {
+    scene s = {.model = small_model(dtype), .options = GSYNC_OPTIONS_INIT, .producers = 2, .micro_batches = 1};
+    s.options.is_deterministic = 1;
+    s.options.bucket_bytes_max = 1500;
+    s.options.bucket_bytes_first_max = 500;
+    return s;
+}
+
+static void train_window(trainer *t, const scene *s, cudaEvent_t consumed) {
+    for (int i = 0; i < s->micro_batches; i++) {
+        const bool is_last = i + 1 == s->micro_batches;
+        const gsync_phase phase = is_last ? GSYNC_SYNC : GSYNC_ACCUMULATE;
+        gsync_step_info info = GSYNC_STEP_INFO_INIT;
+        report_failure(t, "begin", gsync_begin(t->device, phase));
+        report_failure(t, "the twin's begin", gsync_begin(t->host, phase));
+        if (s->weighs) {
+            const double weight = 0.5 + 1.7 * t->rank + (double)t->micro_batch;
+            report_failure(t, "set_weight", gsync_set_weight(t->device, weight));
+            report_failure(t, "the twin's set_weight", gsync_set_weight(t->host, weight));
+        }
+        trainer_backward(t, s->options.accumulation == GSYNC_CLIENT_ACCUMULATES && i > 0, consumed);
+        (void)trainer_finish(t, s->ending, &info);
+    }
+}
+
+static void skip_window(trainer *t) {
+    report_failure(t, "finish_empty", gsync_finish_empty(t->device, NULL));
+    report_failure(t, "the twin's finish_empty", gsync_finish_empty(t->host, NULL));
+}
+
+static void run_rank(int rank, int ranks, void *context) {
+    scene *s = context;
+    trainer t;
+    cudaEvent_t consumed;
+    (void)ranks;
+    OK(cudaEventCreateWithFlags(&consumed, cudaEventDisableTiming));
+    if (trainer_open(&t, &s->model, s->comms[rank], &s->options, s->producers)) {
+        for (int step = 0; step < STEPS; step++) {
+            if (step == 1 && s->empty_rank == (uint32_t)rank + 1) {
+                skip_window(&t);
+            } else {
+                train_window(&t, s, consumed);
+            }
+            (void)trainer_compare(&t);
+        }
+    }
+    trainer_close(&t);
+    OK(cudaEventDestroy(consumed));
+    gsync_comm_destroy(&s->comms[rank]);
+}
+
+static void run_scene(scene s, const char *what) {
+    static const int worlds[] = {1, 2, 4, 8};
+    for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++) {
+        for (uint64_t seed = 0; seed < 2; seed++) {
+            simcuda_reset();
+            simcuda_schedule(seed);
+            assert_int_equal(gsync_comm_threads(s.comms, worlds[w], NULL), GSYNC_OK);
+            run_rank_threads(worlds[w], run_rank, &s);
+            if (simcuda_reports(NULL, 0) != 0) {
+                fprintf(stderr, "%s, %d ranks, seed %llu:\n", what, worlds[w], (unsigned long long)seed);
+                print_reports();
+            }
+            assert_int_equal(simcuda_reports(NULL, 0), 0);
+            assert_int_equal(simcuda_allocations(), 0);
+            assert_int_equal(simcuda_objects(), 0);
+            assert_int_equal(simcuda_default_stream_uses(), 0);
+        }
+    }
+}
+
+static void means_of_every_type_are_the_hosts(void **state) {
+    (void)state;
+    static const gsync_dtype types[] = {GSYNC_FLOAT32, GSYNC_FLOAT64, GSYNC_FLOAT16, GSYNC_BFLOAT16};
+    for (int i = 0; i < 4; i++) {
+        run_scene(small_scene(types[i]), "mean");
+    }
+}
+
+static void streams_wait_instead_of_the_host(void **state) {
+    (void)state;
+    scene s = small_scene(GSYNC_FLOAT32);
+    s.ending = WAITS_ON_STREAM;
+    run_scene(s, "finish_on");
+}
+
+static void native_sums_of_integers_are_the_hosts(void **state) {
+    (void)state;
+    scene s = small_scene(GSYNC_FLOAT32);
+    s.model.is_exact = true;
+    s.options.is_deterministic = 0;
+    run_scene(s, "native mean");
+    s.options.op = GSYNC_SUM;
+    run_scene(s, "native sum");
+    s.model.is_flat = true;
+    s.model.rows[2] = 0;
+    s.model.pitch[2] = 0;
+    run_scene(s, "native sum in place");
+}
+
+static void gradients_in_the_library_need_no_copies(void **state) {
+    (void)state;
+    scene s = small_scene(GSYNC_FLOAT32);
+    s.model.has_views = true;
+    s.model.is_exact = true;
+    s.model.rows[2] = 0;
+    s.model.pitch[2] = 0;
+    s.options.is_deterministic = 0;
+    run_scene(s, "views");
+}
+
+static void weights_divide_on_the_device(void **state) {
+    (void)state;
+    scene s = small_scene(GSYNC_FLOAT32);
+    s.options.op = GSYNC_WEIGHTED_MEAN;
+    s.weighs = true;
+    run_scene(s, "weighted mean");
+    s.options.accumulation = GSYNC_CLIENT_OVERWRITES;
+    s.options.weighting = GSYNC_WEIGHT_OF_MEANS;
+    s.micro_batches = 3;
+    run_scene(s, "weight of means");
+}
+
+static void windows_are_added_up_on_the_device(void **state) {
+    (void)state;
+    static const gsync_dtype types[] = {GSYNC_FLOAT32, GSYNC_FLOAT16};
+    for (int i = 0; i < 2; i++) {
+        scene s = small_scene(types[i]);
+        s.options.accumulation = GSYNC_CLIENT_OVERWRITES;
+        s.options.averages_window = 1;
+        s.micro_batches = 3;
+        run_scene(s, "overwrites");
+        s.ending = WAITS_ON_STREAM;
+        run_scene(s, "overwrites, finish_on");
+    }
+    scene s = small_scene(GSYNC_FLOAT32);
+    s.micro_batches = 2;
+    run_scene(s, "accumulates");
+}
+
+static void ranks_without_data_count_as_options_say(void **state) {
+    (void)state;
+    for (int averages = 0; averages < 2; averages++) {
+        scene s = small_scene(GSYNC_FLOAT32);
+        s.empty_rank = 1;
+        s.options.averages_window = averages;
+        run_scene(s, "empty, by world");
+        s.options.divisor = GSYNC_DIVIDE_BY_PARTICIPANTS;
+        run_scene(s, "empty, by participants");
+        s.options.accumulation = GSYNC_CLIENT_OVERWRITES;
+        s.micro_batches = 2;
+        run_scene(s, "empty, overwrites");
+    }
+}
+
+static void narrow_wires_round_as_on_the_host(void **state) {
+    (void)state;
+    static const gsync_wire wires[] = {GSYNC_WIRE_FLOAT16, GSYNC_WIRE_BFLOAT16};
+    for (int i = 0; i < 2; i++) {
+        scene s = small_scene(GSYNC_FLOAT32);
+        s.options.wire = wires[i];
+        s.model.columns[5] = 3000;
+        run_scene(s, "wire");
+    }
+}
+
+static void findings_are_the_hosts(void **state) {
+    (void)state;
+    scene s = small_scene(GSYNC_FLOAT32);
+    s.options.checks_finite = 1;
+    s.options.computes_norm = 1;
+    run_scene(s, "findings");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(means_of_every_type_are_the_hosts),
+        cmocka_unit_test(streams_wait_instead_of_the_host),
+        cmocka_unit_test(native_sums_of_integers_are_the_hosts),
+        cmocka_unit_test(gradients_in_the_library_need_no_copies),
+        cmocka_unit_test(weights_divide_on_the_device),
+        cmocka_unit_test(windows_are_added_up_on_the_device),
+        cmocka_unit_test(ranks_without_data_count_as_options_say),
+        cmocka_unit_test(narrow_wires_round_as_on_the_host),
+        cmocka_unit_test(findings_are_the_hosts),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
