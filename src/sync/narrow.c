@@ -79,12 +79,14 @@ static gs_codec_terms terms_of(const gs_pipeline *pipeline, gs_wire_stage stage,
                             .element = part->first};
 }
 
-/* The residual to use, or NULL. A rank that has no data does not send what it owes either; nor does a host. */
+/* The residual to use, or NULL. A rank that has no data does not send what it owes either; nor does a host. And what is
+ * owed of a gradient that may be unused by all, whose result is then written nowhere, waits until it is used. */
 static gs_residual *residual_of(gs_pipeline *pipeline, gs_wire_stage stage, uint32_t index) {
     gs_residual *residual = &pipeline->gradients[index].residuals[stage];
     const bool has_data =
         pipeline->group->host_count > 1 ? gs_lane_host_contributes(pipeline->lane) : pipeline->step.contributes;
-    return residual->sides[0] != NULL && (stage == GS_WIRE_RESULT || has_data) ? residual : NULL;
+    const bool takes_part = (stage == GS_WIRE_RESULT || has_data) && !gs_bucket_is_unused(pipeline, index);
+    return residual->sides[0] != NULL && takes_part ? residual : NULL;
 }
 
 /* Contributions are multiplied by the loss scale, a power of two; results are divided by it already. */

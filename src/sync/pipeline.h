@@ -232,6 +232,8 @@ typedef struct gs_stretch {
 } gs_stretch;
 /* From an element of the bucket on, up to count elements. */
 gs_stretch gs_bucket_stretch(const gs_pipeline *pipeline, size_t bucket, size_t element, size_t count);
+/* finds_unused: this rank marked it in no micro-batch of the window. */
+bool gs_bucket_is_unused(const gs_pipeline *pipeline, uint32_t index);
 /* The gradient that holds it. */
 uint32_t gs_bucket_member(const gs_pipeline *pipeline, size_t bucket, size_t element);
 
