@@ -257,7 +257,7 @@ static bool owes(const gs_pipeline *pipeline, size_t bucket) {
 }
 
 void gs_narrow_fold(gs_pipeline *pipeline) {
-    const float divisor = (float)pipeline->outcome.divisor;
+    const float divisor = (float)pipeline->divisor;
     for (size_t i = 0; i < pipeline->plan->gradient_count; i++) {
         gs_residual *of = pipeline->gradients[i].residuals;
         const uint32_t bucket = pipeline->plan->bucket_of[i];
@@ -276,13 +276,18 @@ void gs_narrow_fold(gs_pipeline *pipeline) {
     }
 }
 
+/* A gradient that no rank used does not get its result, so what was sent for it did not arrive. */
 void gs_narrow_settle(gs_pipeline *pipeline, bool counts) {
     for (size_t i = 0; i < pipeline->plan->gradient_count; i++) {
+        const bool arrives = !pipeline->terms.finds_unused || pipeline->gradients[i].is_used_anywhere;
         for (int stage = 0; stage < 2; stage++) {
             gs_residual *residual = &pipeline->gradients[i].residuals[stage];
-            residual->valid ^= residual->is_written && counts;
+            residual->valid ^= residual->is_written && counts && arrives;
             residual->is_written = false;
         }
+    }
+    if (counts && pipeline->outcome.divisor != 0.0) {
+        pipeline->divisor = pipeline->outcome.divisor;
     }
     if (counts && pipeline->findings.absmax > 0.0f) {
         pipeline->half_scale = gs_narrow_half_scale(pipeline->findings.absmax, pipeline->group->world_size);

@@ -113,6 +113,7 @@ struct gs_pipeline {
     size_t *slot_offset;                   /* per bucket of the plan: bytes into this rank's slots */
     gs_wire_rule wires[GS_PLAN_WIRES_MAX]; /* 0: native */
     float half_scale;                      /* FLOAT16: the power of two for this step; 0: not known yet */
+    double divisor;                        /* of the last step that counted and had one */
     gs_lane_wire wire;                     /* of the bucket at work */
     gs_sparse sparse;
     gs_choice *choices;     /* per bucket; NULL: nothing is is_auto */
