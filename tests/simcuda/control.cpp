@@ -9,7 +9,9 @@
 #include <cstring>
 #include <map>
 #include <nccl.h>
+#include <string_view>
 #include <unistd.h>
+#include <unordered_map>
 #include <vector>
 
 namespace simcuda {
@@ -30,7 +32,7 @@ struct State {
     Lock lock;
     Settings settings;
     std::map<int, std::string> bus_ids;
-    std::map<std::string, uint64_t> calls;
+    std::unordered_map<std::string_view, uint64_t> calls; /* by literals */
     std::map<std::string, uint64_t> launches;
     uint64_t all_launches = 0;
     uint64_t host_synchronisations = 0;

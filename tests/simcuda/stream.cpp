@@ -46,6 +46,10 @@ void run(CUstream_st &stream, Operation &operation) {
         device_fail(stream.device, static_cast<cudaError_t>(operation.fault.result));
         return;
     }
+    if (operation.accesses.empty() && !operation.is_kernel) {
+        operation.run(stream);
+        return;
+    }
     check_accesses(stream, operation);
     const std::string name = stream_name(stream);
     memory_open(operation.accesses, operation.name, name);
@@ -99,6 +103,7 @@ void *worker(void *argument) {
         learn(*stream, operation);
         monitor.unlock();
         run(*stream, operation);
+        stream->finished_edge.release();
         monitor.lock();
         OperationPointer done = std::move(stream->queue.front());
         stream->queue.pop_front();
@@ -231,7 +236,7 @@ cudaError_t submit(cudaStream_t handle, const std::function<void(CUstream_st &)>
 
 OperationPointer operation_create(const char *name, std::function<void(CUstream_st &)> run) {
     OperationPointer operation(new Operation);
-    operation->name = intern(name);
+    operation->name = name;
     operation->run = std::move(run);
     return operation;
 }
@@ -262,6 +267,24 @@ void host_wait(const RecordPointer &record) {
     scheduler.awaited.erase(std::find(scheduler.awaited.begin(), scheduler.awaited.end(), record));
     host().join(record->clock);
     record->edge.acquire();
+}
+
+cudaError_t host_query_stream(cudaStream_t handle) {
+    scheduler_pace_query();
+    Guard guard(monitor);
+    CUstream_st *const stream = resolve(handle);
+    if (stream == nullptr) {
+        return cudaErrorInvalidResourceHandle;
+    }
+    if (stream->is_capturing) {
+        return cudaErrorStreamCaptureUnsupported;
+    }
+    if (!stream->queue.empty()) {
+        return cudaErrorNotReady;
+    }
+    host().join(stream->clock);
+    stream->finished_edge.acquire();
+    return cudaSuccess;
 }
 
 void host_looks() {
