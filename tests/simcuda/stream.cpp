@@ -69,7 +69,7 @@ void learn(CUstream_st &stream, const Operation &operation) {
 void worker_ends(CUstream_st *stream) {
     auto &streams = all_streams();
     streams.erase(std::find(streams.begin(), streams.end(), stream));
-    actor_destroy(stream->actor);
+    actor_destroy(stream->actor, stream->clock);
     delete stream;
     wake_hosts();
     monitor.unlock();
@@ -151,7 +151,8 @@ CUstream_st *create(int device, bool is_blocking, int priority) {
     stream->number = numbers[device]++;
     stream->is_blocking = is_blocking;
     stream->priority = priority;
-    stream->actor = actor_create("stream " + std::to_string(stream->number) + " of device " + std::to_string(device));
+    stream->actor = actor_create("stream " + std::to_string(stream->number) + " of device " + std::to_string(device),
+                                 &stream->clock);
     all_streams().push_back(stream);
     pthread_t thread;
     pthread_create(&thread, nullptr, worker, stream);

@@ -182,6 +182,43 @@ static void compares_bytes_not_allocations(void **state) {
     assert_int_equal(cudaStreamDestroy(other), cudaSuccess);
 }
 
+/* Its number in the clocks is one that others know of. */
+static void sees_a_new_stream_where_another_was(void **state) {
+    (void)state;
+    SKIP_UNDER_TSAN();
+    simcuda_reset();
+    cudaStream_t old = new_stream("old");
+    cudaStream_t other = new_stream("other");
+    cudaEvent_t event = NULL;
+    float *values = NULL;
+    assert_int_equal(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+    assert_int_equal(cudaMalloc((void **)&values, 2 * ELEMENTS * sizeof(float)), cudaSuccess);
+    for (int i = 0; i < 2000; i++) {
+        launch(old, "old writer", values, 1);
+    }
+    assert_int_equal(cudaEventRecord(event, old), cudaSuccess);
+    assert_int_equal(cudaStreamWaitEvent(other, event, 0), cudaSuccess);
+    assert_int_equal(cudaStreamDestroy(old), cudaSuccess);
+    simcuda_wait_idle();
+
+    cudaStream_t streams[64];
+    for (int i = 0; i < 64; i++) { /* all numbers that are free */
+        streams[i] = new_stream("new");
+        launch(streams[i], "new writer", values + ELEMENTS, 1);
+        simcuda_wait_idle();
+        launch(other, "reader", values + ELEMENTS, 0);
+        simcuda_wait_idle();
+        assert_true(is_reported_either_way("new writer", "reader"));
+        simcuda_reset();
+    }
+    for (int i = 0; i < 64; i++) {
+        assert_int_equal(cudaStreamDestroy(streams[i]), cudaSuccess);
+    }
+    assert_int_equal(cudaEventDestroy(event), cudaSuccess);
+    assert_int_equal(cudaFree(values), cudaSuccess);
+    assert_int_equal(cudaStreamDestroy(other), cudaSuccess);
+}
+
 static void reports_a_kernel_that_touches_what_it_did_not_declare(void **state) {
     (void)state;
     simcuda_reset();
@@ -258,6 +295,7 @@ int main(void) {
         cmocka_unit_test(says_which_event_is_missing),
         cmocka_unit_test(takes_the_latest_record_at_the_time_of_the_wait),
         cmocka_unit_test(compares_bytes_not_allocations),
+        cmocka_unit_test(sees_a_new_stream_where_another_was),
         cmocka_unit_test(reports_a_kernel_that_touches_what_it_did_not_declare),
         cmocka_unit_test(reports_stream_ordered_frees_that_come_too_early),
         cmocka_unit_test(removes_every_wait_of_the_overlap_in_turn_and_sees_each),
