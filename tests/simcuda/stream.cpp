@@ -15,8 +15,9 @@ Lock monitor;
 
 namespace {
 
-/* In a seeded schedule, after so long without a call of the host, the next operation runs anyway. */
-constexpr unsigned idle_us = 20000;
+/* In a seeded schedule, after so long without a call of the host, operations run anyway. Long, since a host that a busy
+ * machine does not let run would otherwise change the order. */
+constexpr unsigned idle_us = 100000;
 constexpr unsigned long_us = 1000000;
 
 /* Never destroyed, as everything that workers use. */
@@ -86,7 +87,7 @@ bool wait_for_work(CUstream_st &stream) {
         const bool is_seeded = scheduler.seed != 0;
         const bool was_long = sleep_as_worker(stream, is_seeded ? idle_us : long_us);
         if (is_seeded && was_long && calls == scheduler.calls && starts == scheduler.starts) {
-            scheduler.credits = std::max(scheduler.credits, uint64_t{1});
+            scheduler.is_left_alone = true;
             wake_workers();
         }
     }
@@ -390,6 +391,7 @@ void streams_reset() {
     const char *const seed = getenv("SIMCUDA_SEED");
     scheduler.seed = seed != nullptr ? strtoull(seed, nullptr, 0) : 0;
     scheduler.calls = scheduler.credits = 0;
+    scheduler.is_left_alone = false;
     scheduler.one_kernel_at_a_time = false;
     history_forget_all();
 }
