@@ -175,6 +175,11 @@ void report_add(simcuda_kind kind, const Party &first, const Party &second, cons
 }
 
 Call::Call(const char *name) : fault_(count_call(name, thread_rank())) {
+    /* Where there is no device only asking works: how many there are, and versions. */
+    const bool only_asks = strcmp(name, "cudaGetDeviceCount") == 0 || strstr(name, "GetVersion") != nullptr;
+    if (!fault_.is_set && !only_asks && settings().device_count == 0) {
+        fault_ = {true, SIMCUDA_RETURNS, cudaErrorNoDevice};
+    }
 }
 
 cudaError_t Call::refusal() const {
