@@ -258,6 +258,8 @@ static bool owes(const gs_pipeline *pipeline, size_t bucket) {
 
 void gs_narrow_fold(gs_pipeline *pipeline) {
     const float divisor = (float)pipeline->divisor;
+    gs_float_mode mode;
+    gs_float_mode_enter(&mode);
     for (size_t i = 0; i < pipeline->plan->gradient_count; i++) {
         gs_residual *of = pipeline->gradients[i].residuals;
         const uint32_t bucket = pipeline->plan->bucket_of[i];
@@ -274,6 +276,7 @@ void gs_narrow_fold(gs_pipeline *pipeline) {
         memset(of[GS_WIRE_RESULT].sides[0], 0, count * sizeof(float));
         memset(of[GS_WIRE_RESULT].sides[1], 0, count * sizeof(float));
     }
+    gs_float_mode_leave(&mode);
 }
 
 /* A gradient that no rank used does not get its result, so what was sent for it did not arrive. */
