@@ -213,14 +213,14 @@ static unsigned char *find_reachable(const gs_pipeline *pipeline, size_t bucket)
     return data == slot_of(pipeline, bucket) || pipeline->group->ops->shares_address_space ? data : NULL;
 }
 
-static void note_bytes(gs_pipeline *pipeline, size_t bucket) {
+void gs_bucket_note_bytes(gs_pipeline *pipeline, size_t bucket) {
     for (uint32_t i = 0; i < bucket_at(pipeline, bucket)->gradient_count; i++) {
         pipeline->bytes_reduced += gs_tensor_bytes(&pipeline->gradients[member(pipeline, bucket, i)].tensor);
     }
 }
 
 void gs_bucket_offer(gs_pipeline *pipeline, size_t bucket, gs_lane_operation *operation) {
-    note_bytes(pipeline, bucket);
+    gs_bucket_note_bytes(pipeline, bucket);
     const bool is_only_rounded = operation->wire == NULL || operation->wire->rounding.to != GS_ROUND_NOT;
     if (!is_only_rounded) {
         operation->private_data = &pipeline->private_data;

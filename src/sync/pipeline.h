@@ -249,6 +249,8 @@ gsync_status gs_epilogue_take(gs_pipeline *pipeline);
 void gs_bucket_init(gs_pipeline *pipeline);
 /* Tells the operation where the bucket's data is, and packs it where its result is held back. */
 void gs_bucket_offer(gs_pipeline *pipeline, size_t bucket, gs_lane_operation *operation);
+/* Counts the bucket's bytes in bytes_reduced. */
+void gs_bucket_note_bytes(gs_pipeline *pipeline, size_t bucket);
 /* What a gradient brings, as float32; and its result, to where results of this step go. */
 void gs_bucket_gather(gs_pipeline *pipeline, uint32_t index, float *to);
 void gs_bucket_scatter(gs_pipeline *pipeline, uint32_t index, const float *from);

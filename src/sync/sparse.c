@@ -134,6 +134,7 @@ static void choose_all(gs_pipeline *pipeline) {
 void gs_sparse_offer(gs_pipeline *pipeline, gs_lane_operation *operation) {
     gs_sparse *sparse = &pipeline->sparse;
     if (sparse->sent == 0) {
+        gs_bucket_note_bytes(pipeline, pipeline->bucket);
         choose_all(pipeline);
     }
     const size_t at_once = gs_lane_mail_max(pipeline->lane) / sizeof *sparse->own;
