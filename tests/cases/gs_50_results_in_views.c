@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=2 transports=threads,mpi timeout=60 */
+/* gsync-test: worlds=1,2 transports=threads,mpi timeout=60 */
 
 /* GS-50: where gradients are views of the library's buckets, results of narrow wires are written into them, in every
  * step, whether the trainer or the library adds up the window. */

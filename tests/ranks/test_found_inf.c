@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const size_t counts[] = {300, 1, 0, 1500, 257};
+static const size_t counts[] = {300, 1, 0, 1100, 257};
 enum { COUNTS = sizeof counts / sizeof *counts };
 
 static const gsync_wire wires[] = {GSYNC_WIRE_NATIVE, GSYNC_WIRE_FLOAT16, GSYNC_WIRE_BFLOAT16,
@@ -25,7 +25,7 @@ typedef struct spot {
     size_t gradient;
     size_t element;
 } spot;
-static const spot spots[] = {{3, 1499}, {0, 0}, {1, 0}, {4, 256}, {3, 700}, {0, 299}, {3, 0}};
+static const spot spots[] = {{3, 1099}, {0, 0}, {1, 0}, {4, 256}, {3, 700}, {0, 299}, {3, 0}};
 enum { SPOTS = sizeof spots / sizeof *spots };
 
 static const float poisons[] = {INFINITY, NAN, -INFINITY};
@@ -49,7 +49,7 @@ static void check_found(const wire_trainer *trainer) {
 /* Every other step is spoilt, also the first, which is native where a wire needs to know magnitudes. */
 static void spoil_steps(wire_trainer *trainer, size_t salt) {
     ranks_random random = ranks_random_from(trainer->ctx->seed, salt);
-    for (size_t step = 0; step < 8 && !ranks_has_failed(trainer->ctx); step++) {
+    for (size_t step = 0; step < 6 && !ranks_has_failed(trainer->ctx); step++) {
         const spot at = spots[(step + salt) % SPOTS];
         const bool is_spoilt = step % 2 == salt % 2;
         trainer->poisoned_rank = is_spoilt ? (int)((step / 2 + salt) % (size_t)trainer->ctx->world) : -1;

@@ -79,10 +79,10 @@ static gsync_status make_reducer(trial *of, int rank, gsync_reducer **reducer) {
     return status == GSYNC_OK ? gsync_reducer_commit(*reducer) : status;
 }
 
-/* Twice: the first step of float16 only measures. */
+/* Float16 twice: its first step only measures. */
 static gsync_status take_steps(trial *of, int rank, gsync_reducer *reducer) {
     gsync_status status = GSYNC_OK;
-    for (int step = 0; step < 2 && status == GSYNC_OK; step++) {
+    for (int left = of->wire == GSYNC_WIRE_FLOAT16 ? 2 : 1; left > 0 && status == GSYNC_OK; left--) {
         gsync_step_info info = GSYNC_STEP_INFO_INIT;
         memcpy(of->results[rank], of->inputs[rank], of->total * sizeof(float));
         status = gsync_begin(reducer, GSYNC_SYNC);

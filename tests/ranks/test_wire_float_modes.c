@@ -20,7 +20,7 @@
 #define HAS_MODES 0
 #endif
 
-static const size_t counts[] = {300, 1, 2600, 64};
+static const size_t counts[] = {300, 1, 1100, 64};
 enum { COUNTS = sizeof counts / sizeof *counts };
 
 static const gsync_wire wires[] = {GSYNC_WIRE_FLOAT16, GSYNC_WIRE_BFLOAT16, GSYNC_WIRE_INT8, GSYNC_WIRE_FLOAT8,
