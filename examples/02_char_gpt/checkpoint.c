@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 /* Change the last digit whenever the layout changes. */
-static const uint64_t MAGIC = 0x3154504752414843u; /* "CHARGPT1" */
+static const uint64_t MAGIC = 0x3254504752414843u; /* "CHARGPT2" */
 
 enum { PATH_BYTES = 4096 };
 
@@ -23,6 +23,7 @@ enum {
     WORD_WIDTH,
     WORD_HEADS,
     WORD_OPTIMIZER,
+    WORD_WIRE,
     WORD_SEED,
     WORD_GLOBAL_BATCH,
     WORD_TEXT,
@@ -38,6 +39,7 @@ static const char *const WORD_NAMES[WORD_COUNT] = {
     [WORD_WIDTH] = "--width",
     [WORD_HEADS] = "--heads",
     [WORD_OPTIMIZER] = "--optimizer",
+    [WORD_WIRE] = "--wire",
     [WORD_SEED] = "--seed",
     [WORD_GLOBAL_BATCH] = "--global-batch",
     [WORD_TEXT] = "--text",
@@ -61,6 +63,7 @@ static void fill_words(uint64_t *words, const checkpoint_identity *identity, int
     words[WORD_WIDTH] = (uint64_t)identity->shape.width;
     words[WORD_HEADS] = (uint64_t)identity->shape.heads;
     words[WORD_OPTIMIZER] = (uint64_t)identity->optimizer;
+    words[WORD_WIRE] = (uint64_t)identity->wire;
     words[WORD_SEED] = identity->seed;
     words[WORD_GLOBAL_BATCH] = (uint64_t)identity->global_batch;
     words[WORD_TEXT] = identity->text_hash;

@@ -14,6 +14,7 @@
 typedef struct checkpoint_identity {
     model_shape shape;
     optimizer_kind optimizer;
+    int wire;
     uint64_t seed;
     int global_batch;
     uint64_t text_hash;
@@ -34,5 +35,16 @@ bool checkpoint_write(const char *path, const checkpoint_identity *identity, int
 /* Fills m and o, and sets *step to the last finished one. After a failure m and o hold nothing of use. */
 bool checkpoint_read(const char *path, const checkpoint_identity *identity, model *m, optimizer *o, int64_t *step,
                      checkpoint_reason *reason);
+
+/*
+ * What one rank remembers beside that, in the file PATH.rankN, written before the checkpoint itself. A crash between
+ * the two leaves files of different steps, which are refused when they are read.
+ */
+bool checkpoint_part_write(const char *path, int rank, int64_t step, const void *part, size_t bytes,
+                           checkpoint_reason *reason);
+
+/* Exactly `bytes`, of that step. */
+bool checkpoint_part_read(const char *path, int rank, int64_t step, void *part, size_t bytes,
+                          checkpoint_reason *reason);
 
 #endif

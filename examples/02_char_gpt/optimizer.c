@@ -6,7 +6,6 @@
 
 static const int64_t WARM_UP_STEPS = 40;
 static const double WEIGHT_DECAY = 0.1;
-static const float MOMENTUM = 0.9f;
 static const float BETA_MEAN = 0.9f;
 static const float BETA_SQUARE = 0.95f;
 
@@ -17,8 +16,9 @@ static const float BETA_SQUARE = 0.95f;
  */
 static const float EPSILON = 1e-6f;
 
-bool optimizer_create(optimizer *o, optimizer_kind kind, double learning_rate, size_t parameter_count) {
-    *o = (optimizer){.kind = kind, .learning_rate = learning_rate};
+bool optimizer_create(optimizer *o, optimizer_kind kind, double learning_rate, double momentum,
+                      size_t parameter_count) {
+    *o = (optimizer){.kind = kind, .learning_rate = learning_rate, .momentum = momentum};
     const int wanted = kind == OPTIMIZER_ADAMW ? 2 : 1;
     for (o->state_count = 0; o->state_count < wanted; o->state_count++) {
         o->states[o->state_count] = calloc(parameter_count, sizeof(float));
@@ -75,9 +75,10 @@ static void adamw_step(const optimizer *o, model *m, int64_t step) {
 
 static void sgd_step(const optimizer *o, model *m, int64_t step) {
     const float rate = (float)optimizer_learning_rate(o, step);
+    const float keep = (float)o->momentum;
     float *momentum = o->states[0];
     for (size_t i = 0; i < m->parameter_count; i++) {
-        momentum[i] = MOMENTUM * momentum[i] + m->gradients[i];
+        momentum[i] = keep * momentum[i] + m->gradients[i];
         m->parameters[i] -= rate * momentum[i];
     }
 }

@@ -16,13 +16,14 @@ enum { OPTIMIZER_STATES_MAX = 2 };
 typedef struct optimizer {
     optimizer_kind kind;
     double learning_rate; /* after the warm-up */
+    double momentum;      /* of SGD, from 0 to less than 1 */
     /* Flat like the parameters. AdamW: mean of the gradient, mean of its square. SGD: momentum. */
     float *states[OPTIMIZER_STATES_MAX];
     int state_count;
 } optimizer;
 
 /* False when the memory does not suffice; optimizer_destroy is then still to be called. */
-bool optimizer_create(optimizer *o, optimizer_kind kind, double learning_rate, size_t parameter_count);
+bool optimizer_create(optimizer *o, optimizer_kind kind, double learning_rate, double momentum, size_t parameter_count);
 void optimizer_destroy(optimizer *o);
 
 /*

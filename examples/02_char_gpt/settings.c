@@ -34,6 +34,16 @@ static const choice OPTIMIZERS[] = {{"adamw", OPTIMIZER_ADAMW}, {"sgd", OPTIMIZE
 static const choice STRATEGIES[] = {
     {"ddp", GSYNC_STRATEGY_DDP}, {"fixed", GSYNC_STRATEGY_FIXED}, {"single", GSYNC_STRATEGY_SINGLE}, {NULL, 0}};
 
+static const choice WIRES[] = {{"native", GSYNC_WIRE_NATIVE},
+                               {"float16", GSYNC_WIRE_FLOAT16},
+                               {"bfloat16", GSYNC_WIRE_BFLOAT16},
+                               {"int8", GSYNC_WIRE_INT8},
+                               {"float8", GSYNC_WIRE_FLOAT8},
+                               {"topk", GSYNC_WIRE_TOPK},
+                               {NULL, 0}};
+static const choice FEEDBACKS[] = {
+    {"auto", GSYNC_FEEDBACK_AUTO}, {"on", GSYNC_FEEDBACK_ON}, {"off", GSYNC_FEEDBACK_OFF}, {NULL, 0}};
+
 /* One row per option: parsing and --help both read this table, so neither can forget one. */
 typedef struct setting {
     const char *name;
@@ -63,17 +73,29 @@ static const setting TABLE[] = {
     {"heads", VALUE_INT, AT(shape.heads), 1, 1e4, NULL, "N", "attention heads (4)"},
     {"lr", VALUE_DOUBLE, AT(learning_rate), 1e-12, 1e6, NULL, "X", "peak learning rate (adamw 0.003, sgd 0.1)"},
     {"optimizer", VALUE_CHOICE, AT(optimizer), 0, 0, OPTIMIZERS, "adamw|sgd", "(adamw)"},
+    {"momentum", VALUE_DOUBLE, AT(momentum), 0, 0.999999, NULL, "X", "of sgd (0.9)"},
     {"clip", VALUE_DOUBLE, AT(clip), 1e-12, 1e12, NULL, "X", "scale the gradients down to this norm (never)"},
     {"seed", VALUE_UINT64, AT(seed), 0, 1.8e19, NULL, "N", "of the initial weights and of the order of the text (1)"},
     {"text", VALUE_STRING, AT(text), 0, 0, NULL, "FILE", "what to learn (seven licences; they came along)"},
+    {"validate", VALUE_FLAG, AT(validates), 0, 0, NULL, NULL,
+     "do not learn the last tenth of the text, but print the\nloss on it at the end"},
     {"checkpoint", VALUE_STRING, AT(checkpoint), 0, 0, NULL, "FILE", "save everything there at the end"},
     {"checkpoint-every", VALUE_INT64, AT(checkpoint_every), 1, 1e12, NULL, "N", "and after every N steps"},
     {"resume", VALUE_STRING, AT(resume), 0, 0, NULL, "FILE", "go on from a checkpoint, up to --steps"},
     {"curve", VALUE_STRING, AT(curve), 0, 0, NULL, "PREFIX",
      "write the loss to PREFIX.csv, and with gnuplot PREFIX.png"},
-    {"log", VALUE_STRING, AT(log), 0, 0, NULL, "FILE", "one line per step: step,loss,gradient_norm,parameter_hash"},
+    {"log", VALUE_STRING, AT(log), 0, 0, NULL, "FILE",
+     "one line per step: step,loss,gradient_norm,\nparameter_hash,bytes_wire,values_saturated,values_flushed"},
     {"bucket-bytes", VALUE_SIZE, AT(bucket_bytes), 1, 1.8e19, NULL, "N", "gradients that travel together (25 MiB)"},
     {"strategy", VALUE_CHOICE, AT(strategy), 0, 0, STRATEGIES, "ddp|fixed|single", "how gradients form buckets (ddp)"},
+    {"wire", VALUE_CHOICE, AT(wire), 0, 0, WIRES, "FORMAT",
+     "how gradients travel: native (the default), float16,\nbfloat16, int8, float8 or topk; see docs/compression.md"},
+    {"density", VALUE_DOUBLE, AT(density), 1e-9, 1, NULL, "X", "topk: the share of elements that travels (0.1)"},
+    {"feedback", VALUE_CHOICE, AT(feedback), 0, 0, FEEDBACKS, "auto|on|off",
+     "error feedback: what the wire lost is added to the next\nstep's gradient (auto: on for topk). For sgd"},
+    {"stochastic", VALUE_FLAG, AT(is_stochastic), 0, 0, NULL, NULL, "int8: round up or down at random"},
+    {"ranks-per-host", VALUE_INT, AT(ranks_per_host), 1, 1e6, NULL, "N",
+     "treat every N ranks as a host of their own, so that\ngradients travel even on one machine"},
     {"generate", VALUE_INT, AT(generate), 0, 1e7, NULL, "N", "write N characters of new text at the end (0)"},
     {"verify", VALUE_FLAG, AT(verifies), 0, 0, NULL, NULL,
      "check after every step that all ranks have the same parameters"},
@@ -187,6 +209,7 @@ static settings default_settings(void) {
         .accumulate = 1,
         .shape = {.context = 64, .layers = 4, .width = 96, .heads = 4},
         .optimizer = OPTIMIZER_ADAMW,
+        .momentum = -1.0,
         .seed = 1,
         .text = CHAR_GPT_TEXT,
         .strategy = GSYNC_STRATEGY_DDP,
@@ -226,6 +249,22 @@ settings_verdict settings_parse(settings *s, int argc, char **argv, bool is_spea
     return SETTINGS_RUN;
 }
 
+static bool check_wire(const settings *s, bool is_speaker) {
+    if (s->density != 0.0 && s->wire != GSYNC_WIRE_TOPK) {
+        complain(is_speaker, "--density is for --wire topk");
+        return false;
+    }
+    if (s->is_stochastic && s->wire != GSYNC_WIRE_INT8) {
+        complain(is_speaker, "--stochastic is for --wire int8");
+        return false;
+    }
+    if (s->feedback == GSYNC_FEEDBACK_ON && s->wire == GSYNC_WIRE_NATIVE) {
+        complain(is_speaker, "--feedback on needs a --wire that loses something");
+        return false;
+    }
+    return true;
+}
+
 bool settings_complete(settings *s, int ranks, bool is_speaker) {
     if (s->shape.width % s->shape.heads != 0) {
         complain(is_speaker, "--width %d is no multiple of --heads %d", s->shape.width, s->shape.heads);
@@ -244,8 +283,15 @@ bool settings_complete(settings *s, int ranks, bool is_speaker) {
     if (s->global_batch == 0) {
         s->global_batch = s->batch > 0 ? (int)room : GLOBAL_BATCH_DEFAULT;
     }
+    if (s->momentum >= 0.0 && s->optimizer != OPTIMIZER_SGD) {
+        complain(is_speaker, "--momentum is for --optimizer sgd");
+        return false;
+    }
+    if (s->momentum < 0.0) {
+        s->momentum = 0.9;
+    }
     if (s->learning_rate == 0.0) {
         s->learning_rate = s->optimizer == OPTIMIZER_ADAMW ? 0.003 : 0.1;
     }
-    return true;
+    return check_wire(s, is_speaker);
 }

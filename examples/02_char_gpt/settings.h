@@ -18,9 +18,11 @@ typedef struct settings {
     model_shape shape; /* the vocabulary comes from the text */
     optimizer_kind optimizer;
     double learning_rate; /* 0: the optimizer's default */
+    double momentum;      /* of SGD; less than 0: the default */
     double clip;          /* 0: never */
     uint64_t seed;
     const char *text;
+    bool validates; /* holds back a part of the text */
     const char *checkpoint;
     int64_t checkpoint_every; /* 0: only at the end */
     const char *resume;
@@ -28,6 +30,11 @@ typedef struct settings {
     const char *log;
     size_t bucket_bytes;
     gsync_strategy strategy;
+    gsync_wire wire;
+    double density; /* 0: the library's default */
+    gsync_feedback feedback;
+    bool is_stochastic;
+    int ranks_per_host; /* 0: as the machine is */
     int generate;
     bool verifies;
     bool is_quiet;

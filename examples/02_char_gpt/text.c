@@ -70,6 +70,11 @@ void text_find_vocabulary(text *t) {
     }
 }
 
+void text_hold_out(text *t) {
+    t->held_out = t->length / 10;
+    t->length -= t->held_out;
+}
+
 void text_destroy(text *t) {
     free(t->bytes);
     *t = (text){.length = 0};

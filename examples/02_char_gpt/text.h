@@ -10,7 +10,8 @@
 
 typedef struct text {
     unsigned char *bytes;
-    size_t length;
+    size_t length;   /* that is learnt */
+    size_t held_out; /* bytes after those, for validation only */
     int vocabulary;
     unsigned char character_of[256]; /* token to byte */
     int32_t token_of[256];           /* byte to token; 0 for bytes that do not occur */
@@ -24,6 +25,9 @@ bool text_allocate(text *t, size_t length);
 
 /* After the bytes are there. */
 void text_find_vocabulary(text *t);
+
+/* Holds back the last tenth, after the vocabulary was found: text_sample and text_hash then know the rest alone. */
+void text_hold_out(text *t);
 
 void text_destroy(text *t);
 

@@ -1,19 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
 /*
- * Trains a small GPT on one rank or on many, with the same result. Everything that has to do with several ranks is in
- * this file: look for gsync_. The model, the optimizer and the rest would be the same without.
+ * Trains a small GPT on one rank or on many, with the same result. What has to do with several ranks is in this file,
+ * and in compression.c what has to do with narrow wires: look for gsync_. The model, the optimizer and the rest would
+ * be the same without.
  */
 
 #include "checkpoint.h"
+#include "compression.h"
 #include "console.h"
 #include "curve.h"
 #include "hash.h"
 #include "model.h"
 #include "optimizer.h"
+#include "replicas.h"
 #include "sampler.h"
 #include "settings.h"
 #include "text.h"
+#include "validation.h"
 
 #include <gradsync/gradsync.h>
 
@@ -22,13 +26,6 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* The arguments of gsync_check_replicas. */
-typedef struct replica_list {
-    const char **names;
-    const void **buffers;
-    size_t *bytes;
-} replica_list;
 
 typedef struct trainer {
     settings settings;
@@ -55,6 +52,9 @@ typedef struct trainer {
 typedef struct step_result {
     double loss; /* mean over the global batch */
     double gradient_norm;
+    uint64_t bytes_wire; /* sent to other hosts by this rank */
+    uint64_t values_saturated;
+    uint64_t values_flushed;
 } step_result;
 
 /* ---- Failures ---------------------------------------------------------------------------------------------- */
@@ -156,6 +156,9 @@ static bool run_step(trainer *t, int64_t step, step_result *result) {
         return false;
     }
     result->loss = loss / ((double)t->settings.global_batch * (double)t->settings.shape.context);
+    result->bytes_wire = info.bytes_wire;
+    result->values_saturated = info.values_saturated;
+    result->values_flushed = info.values_flushed;
     result->gradient_norm = info.grad_norm; /* of the window's mean; micro-batches before the last have none */
     if (!isfinite(result->loss) || !isfinite(result->gradient_norm)) {
         return fail(t, "step %lld: the loss is %g and the gradient norm %g; try a smaller --lr, or --clip 1",
@@ -175,25 +178,31 @@ static checkpoint_identity identity_of(const trainer *t) {
     return (checkpoint_identity){
         .shape = t->model.shape,
         .optimizer = t->settings.optimizer,
+        .wire = (int)t->settings.wire,
         .seed = t->settings.seed,
         .global_batch = t->settings.global_batch,
         .text_hash = text_hash(&t->text),
     };
 }
 
-/* Rank 0 writes. The others learn how it went, since they have to stop as well if it failed. */
-static bool save(trainer *t) {
-    int64_t is_saved = 1;
-    if (t->rank == 0) {
-        const checkpoint_identity identity = identity_of(t);
-        checkpoint_reason reason;
-        is_saved =
-            checkpoint_write(t->settings.checkpoint, &identity, t->step, &t->model, &t->optimizer, &reason) ? 1 : 0;
-        if (is_saved == 0) {
-            fail(t, "%s", reason.words);
-        }
+/* What all ranks hold alike rank 0 writes; with a narrow wire each also has something of its own. */
+static bool save_mine(const trainer *t) {
+    const char *path = t->settings.checkpoint;
+    checkpoint_reason reason;
+    if (t->settings.wire != GSYNC_WIRE_NATIVE && !compression_save(t->reducer, path, t->rank, t->step, &reason)) {
+        return fail(t, "%s", reason.words);
     }
-    return is_ok(t, gsync_broadcast(t->comm, &is_saved, 1, GSYNC_INT64, 0)) && is_saved == 1;
+    const checkpoint_identity identity = identity_of(t);
+    if (t->rank == 0 && !checkpoint_write(path, &identity, t->step, &t->model, &t->optimizer, &reason)) {
+        return fail(t, "%s", reason.words);
+    }
+    return true;
+}
+
+/* All learn how it went, since they have to stop as well if it failed anywhere. */
+static bool save(trainer *t) {
+    int64_t is_saved = save_mine(t) ? 1 : 0;
+    return is_ok(t, gsync_allreduce(t->comm, &is_saved, 1, GSYNC_INT64, GSYNC_MIN)) && is_saved == 1;
 }
 
 static bool is_save_due(const trainer *t) {
@@ -225,9 +234,13 @@ static bool share_text(trainer *t) {
         return false;
     }
     text_find_vocabulary(&t->text);
-    if (length <= (int64_t)t->settings.shape.context) {
-        return fail(t, "the text %s has %lld characters; --context %d needs more", t->settings.text, (long long)length,
-                    t->settings.shape.context);
+    if (t->settings.validates) {
+        text_hold_out(&t->text);
+    }
+    const size_t context = (size_t)t->settings.shape.context;
+    if (t->text.length <= context || (t->settings.validates && t->text.held_out <= context)) {
+        return fail(t, "the text %s has %lld characters; --context %d%s needs more", t->settings.text,
+                    (long long)length, t->settings.shape.context, t->settings.validates ? " with --validate" : "");
     }
     return true;
 }
@@ -241,7 +254,7 @@ static bool build_model(trainer *t) {
     t->tokens = calloc(tokens, sizeof *t->tokens);
     t->targets = calloc(tokens, sizeof *t->targets);
     if (t->tokens == NULL || t->targets == NULL || !model_create(&t->model, shape, largest.count) ||
-        !optimizer_create(&t->optimizer, s->optimizer, s->learning_rate, t->model.parameter_count)) {
+        !optimizer_create(&t->optimizer, s->optimizer, s->learning_rate, s->momentum, t->model.parameter_count)) {
         return fail(t, "not enough memory for the model and %d sequences of %d characters", largest.count,
                     s->shape.context);
     }
@@ -264,7 +277,7 @@ static bool register_gradients(trainer *t) {
             return false;
         }
     }
-    return is_ok(t, gsync_reducer_commit(t->reducer));
+    return is_ok(t, compression_choose(t->reducer, &t->settings)) && is_ok(t, gsync_reducer_commit(t->reducer));
 }
 
 /* Rank 0 draws the parameters, or reads them from a checkpoint, and every rank starts from its copy of them. */
@@ -294,21 +307,12 @@ static bool share_parameters(trainer *t) {
     return true;
 }
 
-static bool list_replicas(trainer *t) {
-    const size_t count = t->model.tensor_count;
-    t->replicas.names = calloc(count, sizeof *t->replicas.names);
-    t->replicas.buffers = calloc(count, sizeof *t->replicas.buffers);
-    t->replicas.bytes = calloc(count, sizeof *t->replicas.bytes);
-    if (t->replicas.names == NULL || t->replicas.buffers == NULL || t->replicas.bytes == NULL) {
-        return fail(t, "not enough memory");
-    }
-    for (size_t i = 0; i < count; i++) {
-        const tensor *slice = &t->model.tensors[i];
-        t->replicas.names[i] = slice->name;
-        t->replicas.buffers[i] = t->model.parameters + slice->offset;
-        t->replicas.bytes[i] = slice->count * sizeof(float);
-    }
-    return true;
+/* After the parameters, and thus the step that is gone on from, are known. */
+static bool restore_wire(const trainer *t) {
+    const settings *s = &t->settings;
+    checkpoint_reason reason;
+    return s->resume == NULL || s->wire == GSYNC_WIRE_NATIVE ||
+           compression_load(t->reducer, s->resume, t->rank, t->step, &reason) || fail(t, "%s", reason.words);
 }
 
 /* All files are tried before the training: a wrong path should not cost a day. */
@@ -332,13 +336,13 @@ static bool open_outputs(trainer *t) {
     if (t->log == NULL) {
         return fail(t, "cannot create the log %s: %s", s->log, strerror(errno));
     }
-    fprintf(t->log, "step,loss,gradient_norm,parameter_hash\n");
+    fprintf(t->log, "step,loss,gradient_norm,parameter_hash,bytes_wire,values_saturated,values_flushed\n");
     return true;
 }
 
 static bool set_up(trainer *t) {
-    return share_text(t) && build_model(t) && register_gradients(t) && share_parameters(t) && list_replicas(t) &&
-           open_outputs(t);
+    return share_text(t) && build_model(t) && register_gradients(t) && share_parameters(t) && restore_wire(t) &&
+           (replicas_list(&t->replicas, &t->model) || fail(t, "not enough memory")) && open_outputs(t);
 }
 
 /* ---- The run ----------------------------------------------------------------------------------------------- */
@@ -365,8 +369,9 @@ static bool record(trainer *t, step_result result) {
     console_step(&t->console, t->step, result.loss, result.gradient_norm);
     if (t->log != NULL) {
         const uint64_t hash = hash_bytes(t->model.parameters, t->model.parameter_count * sizeof(float));
-        fprintf(t->log, "%lld,%.9g,%.9g,%016llx\n", (long long)t->step, result.loss, result.gradient_norm,
-                (unsigned long long)hash);
+        fprintf(t->log, "%lld,%.9g,%.9g,%016llx,%llu,%llu,%llu\n", (long long)t->step, result.loss,
+                result.gradient_norm, (unsigned long long)hash, (unsigned long long)result.bytes_wire,
+                (unsigned long long)result.values_saturated, (unsigned long long)result.values_flushed);
     }
     if (t->rank != 0 || t->settings.curve == NULL) {
         return true;
@@ -414,6 +419,13 @@ static bool write_results(trainer *t) {
         printf("curve: %s.csv%s%s%s\n", s->curve, has_picture ? " and " : "; no picture without gnuplot",
                has_picture ? s->curve : "", has_picture ? ".png" : "");
     }
+    double loss = 0.0;
+    if (s->validates && !validation_loss(&t->model, &t->text, &loss)) {
+        return fail(t, "not enough memory for the validation");
+    }
+    if (s->validates) {
+        printf("validation loss %.6f, over the %zu characters that were held back\n", loss, t->text.held_out);
+    }
     if (s->generate > 0 && !sampler_write(&t->model, &t->text, s->seed, s->generate, stdout)) {
         return fail(t, "not enough memory to generate text");
     }
@@ -434,14 +446,23 @@ static void tear_down(trainer *t) {
         fclose(t->log);
     }
     curve_destroy(&t->curve);
-    free(t->replicas.names);
-    free(t->replicas.buffers);
-    free(t->replicas.bytes);
+    replicas_destroy(&t->replicas);
     free(t->targets);
     free(t->tokens);
     optimizer_destroy(&t->optimizer);
     model_destroy(&t->model);
     text_destroy(&t->text);
+}
+
+/* Settings can be complained about by one rank only once ranks know each other; one of them is about the ranks. */
+static bool regroup(trainer *t) {
+    gsync_comm_options options = GSYNC_COMM_OPTIONS_INIT;
+    options.ranks_per_host = (uint32_t)t->settings.ranks_per_host;
+    if (options.ranks_per_host == 0) {
+        return true;
+    }
+    gsync_comm_destroy(&t->comm);
+    return is_ok(t, gsync_comm_create(&t->comm, &options));
 }
 
 int main(int argc, char **argv) {
@@ -457,7 +478,7 @@ int main(int argc, char **argv) {
     if (verdict == SETTINGS_WRONG ||
         (verdict == SETTINGS_RUN && !settings_complete(&t.settings, t.ranks, t.rank == 0))) {
         exit_status = 2;
-    } else if (verdict == SETTINGS_RUN && !run(&t)) {
+    } else if (verdict == SETTINGS_RUN && (!regroup(&t) || !run(&t))) {
         /* The other ranks may be waiting for this one; they should not have to wait for their deadline. */
         gsync_comm_abort(t.comm, "this rank's trainer failed; it has said why");
         exit_status = 1;

@@ -60,7 +60,7 @@ struct gsync_reducer {
     bool is_synced;
     bool has_finished;     /* at least one micro-batch */
     uint32_t default_rule; /* of pipeline.wires: for gradients without a rule of their own */
-    bool needs_findings;   /* some wire does: see gs_pipeline_terms.looks */
+    bool needs_findings;   /* something travels on a narrow wire: see gs_pipeline_terms.looks */
     bool has_open_window;  /* the scaler has been told of it */
     gsync_scaler *scaler;  /* NULL: none; the trainer's */
     gsync_step_info info;  /* of the last finish */

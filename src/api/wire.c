@@ -141,7 +141,7 @@ gsync_status gs_reducer_apply_wires(gsync_reducer *reducer) {
         reducer->shapes[i].wire = index;
         reducer->shapes[i].block = gs_wire_rule_block(rule);
         GS_TRY(allocate_residuals(reducer, i, rule));
-        reducer->needs_findings = reducer->needs_findings || rule->wire == GSYNC_WIRE_FLOAT16 || rule->has_feedback;
+        reducer->needs_findings = reducer->needs_findings || index != 0;
     }
     return GSYNC_OK;
 }

@@ -37,7 +37,8 @@ typedef struct gs_rounding {
 /* What passes over elements notice. Callers clear it; calls add to it. */
 typedef struct gs_findings {
     double square_sum;        /* of results, in float64 */
-    float absmax;             /* the largest finite magnitude of what was rounded: of sources, not of results */
+    float absmax;             /* the largest finite magnitude of what was rounded; reductions look at sources only and
+                                 round it down to a power of two, unless it is subnormal */
     uint64_t saturated;       /* finite elements beyond the range of the wire, which became its largest value */
     uint64_t flushed;         /* elements other than 0 that rounding made 0 */
     bool has_nonfinite;       /* inf or NaN was among the inputs, or came out */

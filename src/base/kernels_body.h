@@ -118,13 +118,19 @@ INLINE double_vector add_square_f64(double_vector sum, double_vector x) {
     return sum + x * x;
 }
 
-INLINE void see_f64(extremes *seen, vector_f64 magnitude) {
-    (void)seen, (void)magnitude;
+INLINE vector_f64 round_source_f64(vector_f64 x, const narrow_wire *wire, extremes *seen) {
+    (void)wire, (void)seen;
+    return x;
 }
 
-INLINE vector_f64 round_f64(vector_f64 x, vector_f64 magnitude, const narrow_wire *wire) {
-    (void)magnitude, (void)wire;
+INLINE vector_f64 round_result_f64(vector_f64 x, vector_f64 signs, const narrow_wire *wire, extremes *seen) {
+    (void)signs, (void)wire, (void)seen;
     return x;
+}
+
+INLINE words least_but_0_f64(words least, vector_f64 x) {
+    (void)x;
+    return least;
 }
 
 INLINE double_vector widen_part_f64(vector_f64 x, size_t part) {

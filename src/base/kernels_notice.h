@@ -107,16 +107,6 @@ NOT_INLINE void NAME(reduce_carefully)(const gs_reduction *job, gs_findings *fin
 
 /* ---- whole steps ---- */
 
-/* As it comes out of the wire, if it is to cross one. */
-INLINE VECTOR NAME(rounded)(VECTOR x, bool rounds, const narrow_wire *wire, extremes *seen) {
-    if (!rounds) {
-        return x;
-    }
-    const VECTOR magnitude = NAME(magnitude)(x);
-    NAME(see)(seen, magnitude);
-    return NAME(round)(x, magnitude, wire);
-}
-
 /* Finite results whose sum overflows are a false alarm. */
 INLINE bool NAME(may_be_nonfinite)(const VECTOR *results) {
     VECTOR sum = results[0];
@@ -137,40 +127,79 @@ INLINE void NAME(add_squares_of_step)(double_vector *sums, const VECTOR *results
     }
 }
 
-/* absmax: of the sources, if they are rounded */
-INLINE void NAME(notice_step)(const gs_reduction *job, gs_findings *findings, const NAME(buffers) * of, size_t at,
-                              bool rounds, const narrow_wire *wire, vector_f32 *absmax, double_vector *sums) {
-    const VECTOR by = NAME(all)((REAL)job->division.by);
-    extremes seen = {{0}, (words){0} - 1};
-    VECTOR result[NOTICED];
+/* Whether any is smaller than what is kept: of sources, and of results before they are rounded. */
+INLINE bool NAME(is_any_smaller)(const NAME(buffers) * of, size_t at, const VECTOR *results, const narrow_wire *wire) {
+    words least = (words){0} - 1;
     for (size_t u = 0; u < NOTICED; u++) {
-        result[u] = NAME(rounded)(NAME(load)(of->sources[0] + at + u * LANES, LANES), rounds, wire, &seen);
+        least = NAME(least_but_0)(least, results[u]);
+        for (int s = 0; s < of->source_count; s++) {
+            least = NAME(least_but_0)(least, NAME(load)(of->sources[s] + at + u * LANES, LANES));
+        }
     }
+    return any_f32((vector_of_bits_f32)(least < (words)all_f32(wire->kept) - 1));
+}
+
+/* A vector of the step, not rounded yet as the result. `signs`: of all sources, those that they have in common. */
+INLINE VECTOR NAME(sum_of_sources)(const NAME(buffers) * of, size_t at, bool rounds, const narrow_wire *wire,
+                                   extremes *seen, VECTOR *signs) {
+    VECTOR source = NAME(load)(of->sources[0] + at, LANES);
+    VECTOR sum = rounds ? NAME(round_source)(source, wire, seen) : source;
+    *signs = source;
     for (int s = 1; s < of->source_count; s++) {
-        for (size_t u = 0; u < NOTICED; u++) {
-            result[u] += NAME(rounded)(NAME(load)(of->sources[s] + at + u * LANES, LANES), rounds, wire, &seen);
-        }
+        source = NAME(load)(of->sources[s] + at, LANES);
+        sum += rounds ? NAME(round_source)(source, wire, seen) : source;
+        *signs = (VECTOR)((VECTOR_OF_BITS)*signs & (VECTOR_OF_BITS)source);
     }
-    const vector_f32 largest_source = seen.largest;
+    return sum;
+}
+
+/* Returns whether the step holds. `seen` is of all steps that hold, its least of those that are not suspicious. */
+INLINE bool NAME(try_step)(const gs_reduction *job, const NAME(buffers) * of, size_t at, bool rounds,
+                           const narrow_wire *wire, extremes *seen, VECTOR *result) {
+    const VECTOR by = NAME(all)((REAL)job->division.by);
+    const extremes before = *seen;
+    VECTOR unrounded[NOTICED];
     for (size_t u = 0; u < NOTICED; u++) {
-        result[u] = job->division.how == GS_DIVIDE_EXACTLY ? result[u] * by : result[u] / by;
-        result[u] = NAME(rounded)(result[u], rounds, wire, &seen);
+        VECTOR signs;
+        const VECTOR sum = NAME(sum_of_sources)(of, at + u * LANES, rounds, wire, seen, &signs);
+        unrounded[u] = job->division.how == GS_DIVIDE_EXACTLY ? sum * by : sum / by;
+        result[u] = rounds ? NAME(round_result)(unrounded[u], signs, wire, seen) : unrounded[u];
     }
-    if (rounds ? any_f32(is_doubtful(&seen, wire)) : NAME(may_be_nonfinite)(result)) {
-        REAL careful[NOTICED * LANES];
-        NAME(reduce_carefully)(job, findings, at, NOTICED * LANES, careful);
-        for (size_t u = 0; u < NOTICED; u++) {
-            result[u] = NAME(load)(careful + u * LANES, LANES);
-        }
-    } else {
-        *absmax = larger_f32(*absmax, largest_source);
+    if (!rounds) {
+        return !NAME(may_be_nonfinite)(result);
     }
+    if (!is_suspicious(seen, wire)) {
+        return true;
+    }
+    const bool holds = !is_beyond(seen, wire) && !NAME(is_any_smaller)(of, at, unrounded, wire);
+    seen->largest = holds ? seen->largest : before.largest;
+    seen->least = before.least;
+    return holds;
+}
+
+INLINE void NAME(finish_step)(const NAME(buffers) * of, size_t at, const VECTOR *results, double_vector *sums) {
     for (int t = 0; t < of->target_count; t++) {
         for (size_t u = 0; u < NOTICED; u++) {
-            NAME(store)(of->targets[t] + at + u * LANES, result[u], LANES);
+            NAME(store)(of->targets[t] + at + u * LANES, results[u], LANES);
         }
     }
-    NAME(add_squares_of_step)(sums, result);
+    NAME(add_squares_of_step)(sums, results);
+}
+
+/* Finished in two places, so that results which hold stay in registers. */
+INLINE void NAME(notice_step)(const gs_reduction *job, gs_findings *findings, const NAME(buffers) * of, size_t at,
+                              bool rounds, const narrow_wire *wire, extremes *seen, double_vector *sums) {
+    VECTOR result[NOTICED];
+    if (NAME(try_step)(job, of, at, rounds, wire, seen, result)) {
+        NAME(finish_step)(of, at, result, sums);
+        return;
+    }
+    REAL careful[NOTICED * LANES];
+    NAME(reduce_carefully)(job, findings, at, NOTICED * LANES, careful);
+    for (size_t u = 0; u < NOTICED; u++) {
+        result[u] = NAME(load)(careful + u * LANES, LANES);
+    }
+    NAME(finish_step)(of, at, result, sums);
 }
 
 INLINE size_t NAME(notice_all_steps)(const gs_reduction *job, gs_findings *findings, int sources, int targets,
@@ -182,14 +211,15 @@ INLINE size_t NAME(notice_all_steps)(const gs_reduction *job, gs_findings *findi
     for (int t = 0; t < targets; t++) {
         of.targets[t] = (REAL *)job->targets[t] + job->first;
     }
-    const narrow_wire wire = wire_of(job->rounding);
-    vector_f32 absmax = {0};
+    narrow_wire wire = wire_of(job->rounding);
+    wire.ceiling = source_ceiling(&wire, job);
+    extremes seen = {{0}, all_f32(INFINITY)};
     double_vector sums[SQUARE_VECTORS] = {{0}};
     size_t at = 0;
     for (; at + NOTICED * LANES <= job->count; at += NOTICED * LANES) {
-        NAME(notice_step)(job, findings, &of, at, rounds, &wire, &absmax, sums);
+        NAME(notice_step)(job, findings, &of, at, rounds, &wire, &seen, sums);
     }
-    take_absmax(findings, absmax);
+    take_absmax(findings, seen.largest);
     memcpy(square_sums, sums, sizeof sums);
     return at;
 }
@@ -215,7 +245,8 @@ static void NAME(reduce_noticing)(const gs_reduction *job, gs_findings *findings
     const narrow_wire wire = wire_of(job->rounding);
     double_vector square_sums[SQUARE_VECTORS] = {{0}};
     size_t at = 0;
-    if (is_few && job->division.how != GS_DIVIDE_WIDE && is_wire_moderate(&wire)) {
+    const bool keeps_signs = job->division.by > 0.0;
+    if (is_few && keeps_signs && job->division.how != GS_DIVIDE_WIDE && is_wire_moderate(&wire)) {
         at = NAME(notice_whole_steps)(job, findings, square_sums);
     }
     REAL strip[STRIP];

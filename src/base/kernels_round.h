@@ -14,35 +14,35 @@ typedef struct narrow_wire {
     float inverse;   /* of the scale */
     float limit;     /* the least magnitude that would become infinite */
     float saturated; /* what it becomes */
-    float flushed;   /* the largest magnitude that becomes 0, or more */
-    float ceiling;   /* the least magnitude that `round` cannot do */
-    float least;     /* the smallest normal number */
-    uint32_t lift;   /* from a power of two to 1.5 times the one that has its last bit where the wire has it */
+    float kept;      /* from this magnitude on, a power of two, none becomes 0 */
+    float ceiling;   /* up to this one, a power of two, `round` can do them and none saturates */
+    float normal;    /* the smallest normal number */
+    float lift;      /* from a power of two to 1.5 times the one that has its last bit where the wire has it */
 } narrow_wire;
 
 INLINE narrow_wire wire_of(gs_rounding rounding) {
     if (rounding.to == GS_ROUND_HALF) {
         const float inverse = 1.0f / rounding.scale;
-        const float limit = 65520.0f * inverse;
+        const float ceiling = 32768.0f * inverse;
         return (narrow_wire){.to = GS_ROUND_HALF,
                              .scale = rounding.scale,
                              .inverse = inverse,
-                             .limit = limit,
+                             .limit = 65520.0f * inverse,
                              .saturated = 65504.0f * inverse,
-                             .flushed = 0x1p-25f * inverse,
-                             .ceiling = limit < 0x1p113f ? limit : 0x1p113f,
-                             .least = 0x1p-14f * inverse,
-                             .lift = (13u << 23) | 0x400000u};
+                             .kept = 0x1p-24f * inverse,
+                             .ceiling = ceiling < 0x1p113f ? ceiling : 0x1p113f,
+                             .normal = 0x1p-14f * inverse,
+                             .lift = 0x1.8p13f};
     }
     return (narrow_wire){.to = (int)rounding.to,
                          .scale = 1.0f,
                          .inverse = 1.0f,
                          .limit = 0x1.ffp+127f,
                          .saturated = 0x1.fep+127f,
-                         .flushed = 0x1p-134f,
+                         .kept = 0x1p-126f, /* adders may not do subnormal numbers */
                          .ceiling = 0x1p110f,
-                         .least = 0x1p-126f,
-                         .lift = (16u << 23) | 0x400000u};
+                         .normal = 0x1p-126f,
+                         .lift = 0x1.8p16f};
 }
 
 /* Otherwise subnormal numbers and infinities get in the way of `round` where none is expected. */
@@ -97,34 +97,111 @@ INLINE vector_f32 larger_f32(vector_f32 a, vector_f32 b) {
 #endif
 }
 
+INLINE vector_f32 lesser_f32(vector_f32 a, vector_f32 b) {
+#if defined(__AVX512F__)
+    return (vector_f32)_mm512_min_epi32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+    return (vector_f32)_mm256_min_epi32((__m256i)a, (__m256i)b);
+#else
+    return choose_f32((vector_of_bits_f32)b < (vector_of_bits_f32)a, b, a);
+#endif
+}
+
+INLINE bool is_any_negative(vector_of_bits_f32 x) {
+#if defined(__AVX512F__)
+    return _mm512_movepi32_mask((__m512i)x) != 0;
+#elif defined(__AVX2__)
+    return _mm256_movemask_ps((__m256)x) != 0;
+#elif defined(__SSE2__)
+    return _mm_movemask_ps((__m128)x) != 0;
+#else
+    return any_f32(x < 0);
+#endif
+}
+
+/* Rounded down to a power of two, because that is all that the steps below know of it. */
 static void take_absmax(gs_findings *findings, vector_f32 absmax) {
     for (size_t k = 0; k < VECTOR_BYTES / sizeof(float); k++) {
-        findings->absmax = absmax[k] > findings->absmax ? absmax[k] : findings->absmax;
+        const uint32_t power = gs_float_bits(absmax[k]) & 0x7f800000u;
+        const float down = power != 0 ? gs_float_from_bits(power) : absmax[k];
+        findings->absmax = down > findings->absmax ? down : findings->absmax;
     }
 }
 
-/* What a step sees of magnitudes. The least one counts as its bits less 1, so that 0 comes last. */
+/* Of magnitudes that have been seen, each rounded down to a power of two; to 0, if subnormal. */
 typedef struct extremes {
-    vector_f32 largest;
-    words least;
+    vector_f32 largest; /* of sources */
+    vector_f32 least;   /* of everything that is to be rounded */
 } extremes;
 
-INLINE void see_f32(extremes *seen, vector_f32 magnitude) {
-    seen->largest = larger_f32(seen->largest, magnitude);
-    seen->least = lesser_words(seen->least, (words)magnitude - 1);
+/* Before a result can be beyond the ceiling, a source is beyond this one. */
+static float source_ceiling(const narrow_wire *wire, const gs_reduction *job) {
+    const gs_division by = job->division;
+    const double growth = by.how == GS_DIVIDE_EXACTLY ? job->source_count * by.by : job->source_count / by.by;
+    int doublings;
+    const bool is_power = frexp(growth, &doublings) == 0.5;
+    return growth > 1.0 ? ldexpf(wire->ceiling, is_power ? 1 - doublings : -doublings) : wire->ceiling;
 }
 
-INLINE vector_of_bits_f32 is_doubtful(const extremes *seen, const narrow_wire *wire) {
-    const words flushes = (words)(seen->least < (words)all_f32(wire->flushed));
-    const words overflows = (words)((vector_of_bits_f32)seen->largest >= (vector_of_bits_f32)all_f32(wire->ceiling));
-    return (vector_of_bits_f32)(flushes | overflows);
+/* Nothing is wrong with zeros, but telling them from what will be flushed takes another look. */
+INLINE bool is_suspicious(const extremes *seen, const narrow_wire *wire) {
+    const vector_of_bits_f32 above_least = (vector_of_bits_f32)seen->least - (vector_of_bits_f32)all_f32(wire->kept);
+    const vector_of_bits_f32 below_ceiling =
+        (vector_of_bits_f32)all_f32(wire->ceiling) - 1 - (vector_of_bits_f32)seen->largest;
+    return is_any_negative(above_least | below_ceiling);
 }
 
-/* Adding a number of the right size leaves the rounding to the adder; the sign is that of -0. */
-INLINE vector_f32 round_f32(vector_f32 x, vector_f32 magnitude, const narrow_wire *wire) {
-    const vector_f32 at_least = larger_f32(magnitude, all_f32(wire->least));
-    const vector_f32 large = (vector_f32)(((words)at_least & 0x7f800000u) + wire->lift);
-    return (vector_f32)((words)((x + large) - large) | ((words)x & 0x80000000u));
+INLINE bool is_beyond(const extremes *seen, const narrow_wire *wire) {
+    return any_f32((vector_of_bits_f32)seen->largest >= (vector_of_bits_f32)all_f32(wire->ceiling));
+}
+
+/* The least magnitude so far. They count as their bits less 1, so that 0 comes last. */
+INLINE words least_but_0_f32(words least, vector_f32 x) {
+    return lesser_words(least, ((words)x & 0x7fffffffu) - 1);
+}
+
+INLINE vector_f32 power_f32(vector_f32 x) {
+    return (vector_f32)((words)x & 0x7f800000u);
+}
+
+/*
+ * Adding a number of the right size leaves the rounding to the adder; what becomes 0 loses its sign. `power`: of x.
+ * That number is an exact product, so that one instruction may as well do both; its exponent is a sum of exponents.
+ */
+INLINE vector_f32 round_f32(vector_f32 x, vector_f32 power, const narrow_wire *wire) {
+    const vector_f32 unit = larger_f32(power, all_f32(wire->normal));
+    const vector_f32 lift = all_f32(wire->lift);
+#if defined(__AVX512F__)
+    const __m512 sum = _mm512_fmadd_ps((__m512)unit, (__m512)lift, (__m512)x);
+    return (vector_f32)_mm512_fnmadd_ps((__m512)unit, (__m512)lift, sum);
+#else
+    const vector_f32 large = (vector_f32)((words)unit + ((words)lift - (words)all_f32(1.0f)));
+    return (x + large) - large;
+#endif
+}
+
+INLINE vector_f32 round_source_f32(vector_f32 x, const narrow_wire *wire, extremes *seen) {
+    const vector_f32 power = power_f32(x);
+    seen->largest = larger_f32(seen->largest, power);
+    seen->least = lesser_f32(seen->least, power);
+    return round_f32(x, power, wire);
+}
+
+/* Of a magnitude, or of what has that sign already unless it is 0. */
+INLINE vector_f32 give_sign_f32(vector_f32 x, vector_f32 of) {
+    const words sign = (words){0} + 0x80000000u;
+#if defined(__AVX512F__)
+    return (vector_f32)_mm512_ternarylogic_epi32((__m512i)x, (__m512i)of, (__m512i)sign, 0xf8); /* x | (of & sign) */
+#else
+    return (vector_f32)((words)x | ((words)of & sign));
+#endif
+}
+
+/* `signs`: of all sources, those that they have in common: a sum of what became 0 has lost its sign. */
+INLINE vector_f32 round_result_f32(vector_f32 x, vector_f32 signs, const narrow_wire *wire, extremes *seen) {
+    const vector_f32 power = power_f32(x);
+    seen->least = lesser_f32(seen->least, power);
+    return give_sign_f32(round_f32(x, power, wire), (vector_f32)((words)x | (words)signs));
 }
 
 /* A half of the vector: as many elements as there are doubles in one. */

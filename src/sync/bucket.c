@@ -26,14 +26,14 @@ static unsigned char *place_of(const gs_pipeline *pipeline, size_t bucket, unsig
 /* ---- what one gradient brings ---- */
 
 /* A gradient nobody marked in the window counts as zero when unused ones are looked for. */
-static bool is_unused(const gs_pipeline *pipeline, uint32_t index) {
+bool gs_bucket_is_unused(const gs_pipeline *pipeline, uint32_t index) {
     return pipeline->terms.finds_unused &&
            atomic_load_explicit(&pipeline->ledger->is_used[index], memory_order_relaxed) == 0;
 }
 
 /* With the library accumulating, only what was marked in this very micro-batch may be read again. */
 static bool brings_gradient(const gs_pipeline *pipeline, uint32_t index) {
-    if (!pipeline->step.has_gradient || is_unused(pipeline, index)) {
+    if (!pipeline->step.has_gradient || gs_bucket_is_unused(pipeline, index)) {
         return false;
     }
     return !pipeline->terms.finds_unused || pipeline->gradients[index].accumulator == NULL ||
@@ -213,14 +213,14 @@ static unsigned char *find_reachable(const gs_pipeline *pipeline, size_t bucket)
     return data == slot_of(pipeline, bucket) || pipeline->group->ops->shares_address_space ? data : NULL;
 }
 
-static void note_bytes(gs_pipeline *pipeline, size_t bucket) {
+void gs_bucket_note_bytes(gs_pipeline *pipeline, size_t bucket) {
     for (uint32_t i = 0; i < bucket_at(pipeline, bucket)->gradient_count; i++) {
         pipeline->bytes_reduced += gs_tensor_bytes(&pipeline->gradients[member(pipeline, bucket, i)].tensor);
     }
 }
 
 void gs_bucket_offer(gs_pipeline *pipeline, size_t bucket, gs_lane_operation *operation) {
-    note_bytes(pipeline, bucket);
+    gs_bucket_note_bytes(pipeline, bucket);
     const bool is_only_rounded = operation->wire == NULL || operation->wire->rounding.to != GS_ROUND_NOT;
     if (!is_only_rounded) {
         operation->private_data = &pipeline->private_data;

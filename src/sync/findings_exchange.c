@@ -11,11 +11,10 @@ static bool is_earlier(const gs_step_findings *a, const gs_step_findings *b) {
     if (a->bucket != b->bucket) {
         return a->bucket < b->bucket;
     }
-    if (a->element != b->element) {
-        return a->element < b->element;
+    if (a->element != b->element || (a->rank >= 0) != (b->rank >= 0)) {
+        return gs_findings_is_better(a->rank >= 0, a->element, b->rank >= 0, b->element);
     }
-    /* Who read an element knows whose it was; who only saw the sum does not. */
-    return (uint32_t)a->rank < (uint32_t)b->rank;
+    return a->rank < b->rank;
 }
 
 static void merge_place(gs_step_findings *all, const gs_step_findings *one) {

@@ -79,12 +79,14 @@ static gs_codec_terms terms_of(const gs_pipeline *pipeline, gs_wire_stage stage,
                             .element = part->first};
 }
 
-/* The residual to use, or NULL. A rank that has no data does not send what it owes either; nor does a host. */
+/* The residual to use, or NULL. A rank that has no data does not send what it owes either; nor does a host. And what is
+ * owed of a gradient that may be unused by all, whose result is then written nowhere, waits until it is used. */
 static gs_residual *residual_of(gs_pipeline *pipeline, gs_wire_stage stage, uint32_t index) {
     gs_residual *residual = &pipeline->gradients[index].residuals[stage];
     const bool has_data =
         pipeline->group->host_count > 1 ? gs_lane_host_contributes(pipeline->lane) : pipeline->step.contributes;
-    return residual->sides[0] != NULL && (stage == GS_WIRE_RESULT || has_data) ? residual : NULL;
+    const bool takes_part = (stage == GS_WIRE_RESULT || has_data) && !gs_bucket_is_unused(pipeline, index);
+    return residual->sides[0] != NULL && takes_part ? residual : NULL;
 }
 
 /* Contributions are multiplied by the loss scale, a power of two; results are divided by it already. */
@@ -255,7 +257,9 @@ static bool owes(const gs_pipeline *pipeline, size_t bucket) {
 }
 
 void gs_narrow_fold(gs_pipeline *pipeline) {
-    const float divisor = (float)pipeline->outcome.divisor;
+    const float divisor = (float)pipeline->divisor;
+    gs_float_mode mode;
+    gs_float_mode_enter(&mode);
     for (size_t i = 0; i < pipeline->plan->gradient_count; i++) {
         gs_residual *of = pipeline->gradients[i].residuals;
         const uint32_t bucket = pipeline->plan->bucket_of[i];
@@ -272,15 +276,21 @@ void gs_narrow_fold(gs_pipeline *pipeline) {
         memset(of[GS_WIRE_RESULT].sides[0], 0, count * sizeof(float));
         memset(of[GS_WIRE_RESULT].sides[1], 0, count * sizeof(float));
     }
+    gs_float_mode_leave(&mode);
 }
 
+/* A gradient that no rank used does not get its result, so what was sent for it did not arrive. */
 void gs_narrow_settle(gs_pipeline *pipeline, bool counts) {
     for (size_t i = 0; i < pipeline->plan->gradient_count; i++) {
+        const bool arrives = !pipeline->terms.finds_unused || pipeline->gradients[i].is_used_anywhere;
         for (int stage = 0; stage < 2; stage++) {
             gs_residual *residual = &pipeline->gradients[i].residuals[stage];
-            residual->valid ^= residual->is_written && counts;
+            residual->valid ^= residual->is_written && counts && arrives;
             residual->is_written = false;
         }
+    }
+    if (counts && pipeline->outcome.divisor != 0.0) {
+        pipeline->divisor = pipeline->outcome.divisor;
     }
     if (counts && pipeline->findings.absmax > 0.0f) {
         pipeline->half_scale = gs_narrow_half_scale(pipeline->findings.absmax, pipeline->group->world_size);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sync/pipeline.h"
 
+#include "base/float_mode.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -313,7 +315,7 @@ static bool has_work(const gs_pipeline *pipeline) {
            (pipeline->epilogue != GS_EPILOGUE_NONE || pipeline->bucket < atomic_load(&pipeline->launched));
 }
 
-bool gs_pipeline_progress(gs_pipeline *pipeline, bool *is_waiting) {
+static bool progress(gs_pipeline *pipeline, bool *is_waiting) {
     bool did_work = false;
     *is_waiting = false;
     while (has_work(pipeline)) {
@@ -330,5 +332,14 @@ bool gs_pipeline_progress(gs_pipeline *pipeline, bool *is_waiting) {
             return did_work;
         }
     }
+    return did_work;
+}
+
+/* What is found is compared here, and must be seen by ranks that flush subnormals as by those that do not. */
+bool gs_pipeline_progress(gs_pipeline *pipeline, bool *is_waiting) {
+    gs_float_mode mode;
+    gs_float_mode_enter(&mode);
+    const bool did_work = progress(pipeline, is_waiting);
+    gs_float_mode_leave(&mode);
     return did_work;
 }

@@ -113,6 +113,7 @@ struct gs_pipeline {
     size_t *slot_offset;                   /* per bucket of the plan: bytes into this rank's slots */
     gs_wire_rule wires[GS_PLAN_WIRES_MAX]; /* 0: native */
     float half_scale;                      /* FLOAT16: the power of two for this step; 0: not known yet */
+    double divisor;                        /* of the last step that counted and had one */
     gs_lane_wire wire;                     /* of the bucket at work */
     gs_sparse sparse;
     gs_choice *choices;     /* per bucket; NULL: nothing is is_auto */
@@ -236,6 +237,8 @@ typedef struct gs_stretch {
 } gs_stretch;
 /* From an element of the bucket on, up to count elements. */
 gs_stretch gs_bucket_stretch(const gs_pipeline *pipeline, size_t bucket, size_t element, size_t count);
+/* finds_unused: this rank marked it in no micro-batch of the window. */
+bool gs_bucket_is_unused(const gs_pipeline *pipeline, uint32_t index);
 /* The gradient that holds it. */
 uint32_t gs_bucket_member(const gs_pipeline *pipeline, size_t bucket, size_t element);
 
@@ -250,6 +253,8 @@ gsync_status gs_epilogue_take(gs_pipeline *pipeline);
 void gs_bucket_init(gs_pipeline *pipeline);
 /* Tells the operation where the bucket's data is, and packs it where its result is held back. */
 void gs_bucket_offer(gs_pipeline *pipeline, size_t bucket, gs_lane_operation *operation);
+/* Counts the bucket's bytes in bytes_reduced. */
+void gs_bucket_note_bytes(gs_pipeline *pipeline, size_t bucket);
 /* What a gradient brings, as float32; and its result, to where results of this step go. */
 void gs_bucket_gather(gs_pipeline *pipeline, uint32_t index, float *to);
 void gs_bucket_scatter(gs_pipeline *pipeline, uint32_t index, const float *from);

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sync/pipeline.h"
 
+#include "base/float_mode.h"
+
 #include <string.h>
 
 /*
@@ -93,7 +95,10 @@ gsync_status gs_pipeline_settle(gs_pipeline *pipeline, gs_idle_function idle, vo
     if (!pipeline->terms.is_deferred) {
         return GSYNC_OK;
     }
+    gs_float_mode mode;
+    gs_float_mode_enter(&mode);
     const gsync_status status = settle(pipeline, idle, argument);
     gs_narrow_settle(pipeline, status == GSYNC_OK && !pipeline->findings.has_nonfinite);
+    gs_float_mode_leave(&mode);
     return status;
 }

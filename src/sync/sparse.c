@@ -95,11 +95,12 @@ static void note_nonfinite(gs_pipeline *pipeline, uint32_t index, size_t count, 
 static void choose(gs_pipeline *pipeline, uint32_t index, gs_sparse_entry *entries) {
     gs_sparse *sparse = &pipeline->sparse;
     gs_residual *residual = &pipeline->gradients[index].residuals[GS_WIRE_CONTRIBUTION];
+    const bool feeds_back = residual->sides[0] != NULL && !gs_bucket_is_unused(pipeline, index);
     const size_t count = gs_tensor_count(&pipeline->gradients[index].tensor);
     const size_t k_max = kept(pipeline, index);
     const float unit = (float)pipeline->step.loss_scale;
     gs_bucket_gather(pipeline, index, sparse->dense);
-    if (residual->sides[0] != NULL) {
+    if (feeds_back) {
         gs_narrow_add_residual(sparse->dense, residual, 0, count, unit);
     }
     if (!gs_kernels_best()->is_finite_f32(sparse->dense, count)) {
@@ -110,7 +111,7 @@ static void choose(gs_pipeline *pipeline, uint32_t index, gs_sparse_entry *entri
         entries[k] = (gs_sparse_entry){sparse->indices[k], sparse->dense[sparse->indices[k]]};
         sparse->dense[sparse->indices[k]] = 0.0f;
     }
-    if (residual->sides[0] != NULL) {
+    if (feeds_back) {
         gs_narrow_owe(residual, sparse->dense, count, unit);
     }
 }
@@ -133,6 +134,7 @@ static void choose_all(gs_pipeline *pipeline) {
 void gs_sparse_offer(gs_pipeline *pipeline, gs_lane_operation *operation) {
     gs_sparse *sparse = &pipeline->sparse;
     if (sparse->sent == 0) {
+        gs_bucket_note_bytes(pipeline, pipeline->bucket);
         choose_all(pipeline);
     }
     const size_t at_once = gs_lane_mail_max(pipeline->lane) / sizeof *sparse->own;

@@ -120,4 +120,5 @@ static void is_as_it_was_after_a_refused_load(ranks_context *ctx) {
 }
 
 RANKS_MAIN(RANKS_TEST(goes_on_from_a_saved_state), RANKS_TEST_WITH(would_go_on_differently_without_it, .world_min = 2),
-           RANKS_TEST_WITH(refuses_what_is_no_state_of_this_reducer, .world_min = 2), RANKS_TEST(is_as_it_was_after_a_refused_load))
+           RANKS_TEST_WITH(refuses_what_is_no_state_of_this_reducer, .world_min = 2),
+           RANKS_TEST(is_as_it_was_after_a_refused_load))

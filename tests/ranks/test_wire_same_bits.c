@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=1,2,3 transports=threads,mpi links=internal timeout=60 */
+/* gsync-test: worlds=2,3 transports=threads,mpi links=internal timeout=60 */
 
 /*
  * Narrow wires give the bits of a serial model of them, on every rank and in every step, whatever buckets, the order
@@ -13,8 +13,8 @@
 #include <stdio.h>
 
 /* More and fewer elements than a block, than ranks, and than the library rounds at once. */
-static const size_t counts[] = {3, 1, 256, 0, 1021, 257, 2600, 64};
-enum { COUNTS = sizeof counts / sizeof *counts, STEPS = 4 };
+static const size_t counts[] = {3, 1, 256, 0, 300, 257, 1300, 64};
+enum { COUNTS = sizeof counts / sizeof *counts, STEPS = 3 };
 
 static const gsync_wire wires[] = {GSYNC_WIRE_FLOAT16, GSYNC_WIRE_BFLOAT16, GSYNC_WIRE_INT8, GSYNC_WIRE_FLOAT8,
                                    GSYNC_WIRE_TOPK};
@@ -47,7 +47,7 @@ typedef struct setting {
     size_t choice_count;
 } setting;
 
-static void take_steps(wire_trainer *trainer, const setting *how, const char *what) {
+static void take_steps(wire_trainer *trainer, const setting *how, const char *what, int step_count) {
     char text[160];
     ranks_random random = ranks_random_from(trainer->ctx->seed, 77 + (uint64_t)trainer->ctx->rank);
     snprintf(text, sizeof text, "%s: wire %d feedback %d cap %zu place %d hosts of %d", what, (int)how->choices[0].wire,
@@ -59,7 +59,7 @@ static void take_steps(wire_trainer *trainer, const setting *how, const char *wh
                                  how->choice_count));
     trainer->reference->key = key_of;
     trainer->reference->random = random_of;
-    for (int step = 0; step < STEPS && !ranks_has_failed(trainer->ctx); step++) {
+    for (int step = 0; step < step_count && !ranks_has_failed(trainer->ctx); step++) {
         REQUIRE_OK(wire_trainer_step(trainer, &random));
     }
     wire_trainer_close(trainer);
@@ -79,7 +79,7 @@ static void try_wires(ranks_context *ctx, gsync_comm *comm, int ranks_per_host, 
         setting how = {comm, ranks_per_host, options, (bits_place)((i * 5 + dtype) % (BITS_MIXED + 1)), &choice, 1};
         how.options.bucket_bytes_max = caps[i % 4];
         how.options.strategy = (gsync_strategy)(i % 3);
-        take_steps(trainer, &how, "every wire");
+        take_steps(trainer, &how, "every wire", STEPS);
     }
 }
 
@@ -99,7 +99,7 @@ static void layouts_and_buckets_do_not_matter(ranks_context *ctx) {
         const wire_choice choice = choice_of(wires[i / 6], i / 6 == 2);
         setting how = {NULL, 0, GSYNC_OPTIONS_INIT, (bits_place)(i % 6), &choice, 1};
         how.options.bucket_bytes_max = caps[i % 3];
-        take_steps(trainer, &how, "layouts");
+        take_steps(trainer, &how, "layouts", STEPS);
     }
 }
 
@@ -111,7 +111,7 @@ static void random_rounding_is_as_random_everywhere(ranks_context *ctx) {
         choice.options.seed = i * UINT64_C(0x123456789abcdef);
         setting how = {NULL, 0, GSYNC_OPTIONS_INIT, (bits_place)i, &choice, 1};
         how.options.bucket_bytes_max = i % 2 == 0 ? 5000 : SIZE_MAX;
-        take_steps(trainer, &how, "stochastic");
+        take_steps(trainer, &how, "stochastic", STEPS);
     }
 }
 
@@ -168,7 +168,7 @@ static void extreme_values(ranks_context *ctx, wire_values_kind kind, double mag
     for (size_t i = 0; i < 2 * (size_t)WIRES && !ranks_has_failed(ctx); i++) {
         const wire_choice choice = choice_of(wires[i / 2], i % 2 == 1);
         const setting how = {NULL, 0, GSYNC_OPTIONS_INIT, BITS_APART, &choice, 1};
-        take_steps(trainer, &how, "extremes");
+        take_steps(trainer, &how, "extremes", STEPS);
     }
 }
 
@@ -193,7 +193,7 @@ static void gradients_on_many_wires_do_not_meet(ranks_context *ctx) {
     }
     for (size_t i = 0; i < 6 && !ranks_has_failed(ctx); i++) {
         const setting how = {NULL, 0, GSYNC_OPTIONS_INIT, (bits_place)i, choices, sizeof choices / sizeof *choices};
-        take_steps(trainer, &how, "many wires");
+        take_steps(trainer, &how, "many wires", STEPS);
     }
 }
 
@@ -226,33 +226,47 @@ static void ranks_without_data_neither_send_nor_forget_what_they_owe(ranks_conte
     try_absence(ctx, NULL, 0);
 }
 
-static void try_hosts(ranks_context *ctx, gsync_dtype dtype, gsync_options options,
-                      void (*adapt)(wire_trainer *trainer)) {
-    for (uint32_t per_host = 1; per_host <= 2 && !ranks_has_failed(ctx); per_host++) {
-        gsync_comm_options comm_options = ctx->comm_options;
-        gsync_comm *comm = NULL;
-        comm_options.ranks_per_host = per_host;
-        REQUIRE_OK(gsync_comm_create(&comm, &comm_options));
-        const bool is_one_host = ctx->world <= (int)per_host;
-        try_wires(ctx, comm, is_one_host ? 0 : (int)per_host, dtype, options, adapt);
-        if (dtype == GSYNC_FLOAT16) {
-            try_absence(ctx, comm, is_one_host ? 0 : (int)per_host);
-        }
-        gsync_comm_destroy(&comm);
+/* Of many pieces, between hosts too; the gradient in the middle shares one with its neighbours. */
+static void try_large(ranks_context *ctx, gsync_comm *comm, int ranks_per_host) {
+    static const size_t large[] = {20001, 3, 12000 + 300};
+    wire_trainer *trainer = wire_trainer_new(ctx, large, 3, GSYNC_FLOAT32);
+    for (size_t i = 0; i < (size_t)WIRES && !ranks_has_failed(ctx); i++) {
+        const wire_choice choice = choice_of(wires[i], i % 2 == 0);
+        setting how = {comm, ranks_per_host, GSYNC_OPTIONS_INIT, i % 2 == 0 ? BITS_PITCHED : BITS_OWNED, &choice, 1};
+        how.options.strategy = GSYNC_STRATEGY_SINGLE;
+        take_steps(trainer, &how, "large", 2);
     }
 }
 
-static void between_hosts_it_is_the_sum_of_a_host_that_is_rounded(ranks_context *ctx) {
+static void large_gradients_have_the_bits_of_the_model(ranks_context *ctx) {
+    try_large(ctx, NULL, 0);
+}
+
+static void try_hosts(ranks_context *ctx, uint32_t per_host) {
+    gsync_comm_options comm_options = ctx->comm_options;
+    gsync_comm *comm = NULL;
     gsync_options options = GSYNC_OPTIONS_INIT;
-    try_hosts(ctx, GSYNC_FLOAT32, options, NULL);
-    try_hosts(ctx, GSYNC_FLOAT16, options, NULL);
+    const int hosts_of = (int)per_host;
+    comm_options.ranks_per_host = per_host;
+    REQUIRE_OK(gsync_comm_create(&comm, &comm_options));
+    try_wires(ctx, comm, hosts_of, GSYNC_FLOAT32, options, NULL);
+    try_absence(ctx, comm, hosts_of);
+    try_large(ctx, comm, hosts_of);
     options.checks_finite = 1;
-    try_hosts(ctx, GSYNC_FLOAT32, options, NULL);
     options.accumulation = GSYNC_CLIENT_OVERWRITES;
-    try_hosts(ctx, GSYNC_BFLOAT16, options, adapt_to_windows);
-    options = (gsync_options)GSYNC_OPTIONS_INIT;
+    try_wires(ctx, comm, hosts_of, GSYNC_BFLOAT16, options, adapt_to_windows);
+    options.accumulation = GSYNC_CLIENT_ACCUMULATES;
     options.finds_unused = 1;
-    try_hosts(ctx, GSYNC_FLOAT32, options, adapt_to_marks);
+    try_wires(ctx, comm, hosts_of, GSYNC_FLOAT16, options, adapt_to_marks);
+    gsync_comm_destroy(&comm);
+}
+
+static void between_hosts_of_one_rank_each_contribution_is_rounded(ranks_context *ctx) {
+    try_hosts(ctx, 1);
+}
+
+static void between_hosts_of_two_ranks_their_sum_is_rounded(ranks_context *ctx) {
+    try_hosts(ctx, 2);
 }
 
 #define BOTH(claim)                                                                                                    \
@@ -267,4 +281,6 @@ RANKS_MAIN(BOTH(every_wire_has_the_bits_of_the_model), RANKS_TEST(sixteen_bit_gr
            RANKS_TEST(the_smallest_and_the_largest_numbers_have_the_bits_of_the_model),
            RANKS_TEST(gradients_on_many_wires_do_not_meet),
            RANKS_TEST_WITH(ranks_without_data_neither_send_nor_forget_what_they_owe, .world_min = 2),
-           RANKS_TEST_WITH(between_hosts_it_is_the_sum_of_a_host_that_is_rounded, .needs_mpi = true))
+           RANKS_TEST(large_gradients_have_the_bits_of_the_model),
+           RANKS_TEST_WITH(between_hosts_of_one_rank_each_contribution_is_rounded, .needs_mpi = true),
+           RANKS_TEST_WITH(between_hosts_of_two_ranks_their_sum_is_rounded, .needs_mpi = true, .world_min = 3))

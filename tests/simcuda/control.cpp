@@ -9,7 +9,9 @@
 #include <cstring>
 #include <map>
 #include <nccl.h>
+#include <string_view>
 #include <unistd.h>
+#include <unordered_map>
 #include <vector>
 
 namespace simcuda {
@@ -30,7 +32,7 @@ struct State {
     Lock lock;
     Settings settings;
     std::map<int, std::string> bus_ids;
-    std::map<std::string, uint64_t> calls;
+    std::unordered_map<std::string_view, uint64_t> calls; /* by literals */
     std::map<std::string, uint64_t> launches;
     uint64_t all_launches = 0;
     uint64_t host_synchronisations = 0;
@@ -173,6 +175,11 @@ void report_add(simcuda_kind kind, const Party &first, const Party &second, cons
 }
 
 Call::Call(const char *name) : fault_(count_call(name, thread_rank())) {
+    /* Where there is no device only asking works: how many there are, and versions. */
+    const bool only_asks = strcmp(name, "cudaGetDeviceCount") == 0 || strstr(name, "GetVersion") != nullptr;
+    if (!fault_.is_set && !only_asks && settings().device_count == 0) {
+        fault_ = {true, SIMCUDA_RETURNS, cudaErrorNoDevice};
+    }
 }
 
 cudaError_t Call::refusal() const {

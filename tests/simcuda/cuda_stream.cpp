@@ -143,24 +143,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
     SIMCUDA_CALL(call);
     nccl_enqueue_pending();
-    cudaError_t error = stream_visit(stream, [&](const CUstream_st &asked) {
-        if (asked.is_capturing) {
-            return cudaErrorStreamCaptureUnsupported;
-        }
-        return asked.queue.empty() ? cudaSuccess : cudaErrorNotReady;
-    });
-    if (error == cudaSuccess) {
-        /* Nothing is left to do, so this waits for nothing but the edge. */
-        RecordPointer record;
-        error = stream_record(stream, &record);
-        if (error == cudaSuccess) {
-            host_wait(record);
-            error = device_error(current_device());
-        }
-    } else if (error == cudaErrorNotReady) {
-        host_looks();
-    }
-    return call.ends(error);
+    const cudaError_t error = host_query_stream(stream);
+    return call.ends(error == cudaSuccess ? device_error(current_device()) : error);
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status) {
@@ -293,7 +277,7 @@ cudaError_t simcuda_launch(cudaStream_t stream, simcuda_function function, const
     count_launch(name);
     const auto *const first = static_cast<const char *>(arguments);
     const auto copy = std::make_shared<std::vector<char>>(first, first + argument_bytes);
-    auto operation = operation_create(name, [function, copy](CUstream_st &) {
+    auto operation = operation_create(intern(name), [function, copy](CUstream_st &) {
         Loud loud;
         function(copy->data());
     });

@@ -248,6 +248,9 @@ void nccl_enqueue_pending() {
     std::vector<CommPointer> mine;
     {
         Guard guard(pending_lock);
+        if (pending().empty()) {
+            return;
+        }
         std::vector<std::weak_ptr<Comm>> left;
         for (const std::weak_ptr<Comm> &weak : pending()) {
             const CommPointer comm = weak.lock();

@@ -65,6 +65,7 @@ void pace(uint64_t credits) {
     if (scheduler.seed == 0) {
         return;
     }
+    scheduler.is_left_alone = false;
     scheduler.credits += credits;
     wake_workers();
     while (scheduler.credits > 0 && scheduler_is_busy()) {
@@ -100,7 +101,8 @@ bool scheduler_may_start(const CUstream_st &stream) {
     if (scheduler.seed == 0) {
         return true;
     }
-    return scheduler.running == nullptr && (scheduler.credits > 0 || is_awaited()) && chosen() == &stream;
+    return scheduler.running == nullptr && (scheduler.credits > 0 || scheduler.is_left_alone || is_awaited()) &&
+           chosen() == &stream;
 }
 
 void scheduler_starts(CUstream_st &stream) {

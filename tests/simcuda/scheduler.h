@@ -16,6 +16,7 @@ struct Scheduler {
     uint64_t starts = 0;
     uint64_t credits = 0;               /* operations that may start */
     std::vector<RecordPointer> awaited; /* by hosts: until they are done, all may start */
+    bool is_left_alone = false;         /* no host has called for long: until one does, all may start */
     CUstream_st *running = nullptr;     /* in a seeded schedule the only one */
     bool one_kernel_at_a_time = false;
     CUstream_st *kernel_of[max_devices] = {};

@@ -74,9 +74,9 @@ void simcuda_name(cudaStream_t stream, const char *name);
 /*
  * 0: every stream runs as soon as it can. Otherwise one operation at a time runs, chosen by the seed among the heads of
  * all streams that could run, and operations wait until a call of the host lets them run: each enqueuing call lets
- * none, one or two of them run, by the seed; a query lets one run; a waiting host lets all of them run, as do 2 ms
- * without any call. With one host thread the order follows from the seed alone; with several, also from how they
- * interleave.
+ * none, one or two of them run, by the seed; a query lets one run; a waiting host lets all of them run, and so do 100
+ * ms without any call, for programs that wait by other means. With one host thread the order follows from the seed
+ * alone; with several, also from how they interleave.
  */
 void simcuda_schedule(uint64_t seed);
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <dlfcn.h>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace simcuda {
@@ -19,6 +20,7 @@ namespace {
 struct State {
     Lock lock;
     std::vector<simcuda_site> sites;
+    std::unordered_map<const void *, size_t> by_address;
     unsigned calls = 0;
     unsigned dropped_call = 0;
     std::string dropped_module; /* empty: none */
@@ -79,27 +81,22 @@ simcuda_site site_of(const char *call, const void *return_address) {
 } // namespace
 
 bool is_dropped(const char *call, const void *return_address) {
-    const simcuda_site site = site_of(call, return_address);
     Guard guard(state().lock);
     State &now = state();
-    simcuda_site *known = nullptr;
-    for (simcuda_site &other : now.sites) {
-        if (other.offset == site.offset && strcmp(other.module, site.module) == 0) {
-            known = &other;
-        }
+    const auto known = now.by_address.emplace(return_address, now.sites.size());
+    if (known.second) {
+        now.sites.push_back(site_of(call, return_address));
     }
-    if (known == nullptr) {
-        now.sites.push_back(site);
-        known = &now.sites.back();
-    }
-    known->calls++;
+    simcuda_site &site = now.sites[known.first->second];
+    site.calls++;
     now.calls++;
-    return now.calls == now.dropped_call || (site.module == now.dropped_module && site.offset == now.dropped_offset);
+    return now.calls == now.dropped_call || (site.offset == now.dropped_offset && site.module == now.dropped_module);
 }
 
 void sites_reset() {
     Guard guard(state().lock);
     state().sites.clear();
+    state().by_address.clear();
     state().calls = 0;
     settings_from_environment(state());
 }

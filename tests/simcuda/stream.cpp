@@ -15,8 +15,9 @@ Lock monitor;
 
 namespace {
 
-/* In a seeded schedule, after so long without a call of the host, the next operation runs anyway. */
-constexpr unsigned idle_us = 20000;
+/* In a seeded schedule, after so long without a call of the host, operations run anyway. Long, since a host that a busy
+ * machine does not let run would otherwise change the order. */
+constexpr unsigned idle_us = 100000;
 constexpr unsigned long_us = 1000000;
 
 /* Never destroyed, as everything that workers use. */
@@ -46,6 +47,10 @@ void run(CUstream_st &stream, Operation &operation) {
         device_fail(stream.device, static_cast<cudaError_t>(operation.fault.result));
         return;
     }
+    if (operation.accesses.empty() && !operation.is_kernel) {
+        operation.run(stream);
+        return;
+    }
     check_accesses(stream, operation);
     const std::string name = stream_name(stream);
     memory_open(operation.accesses, operation.name, name);
@@ -65,7 +70,7 @@ void learn(CUstream_st &stream, const Operation &operation) {
 void worker_ends(CUstream_st *stream) {
     auto &streams = all_streams();
     streams.erase(std::find(streams.begin(), streams.end(), stream));
-    actor_destroy(stream->actor);
+    actor_destroy(stream->actor, stream->clock);
     delete stream;
     wake_hosts();
     monitor.unlock();
@@ -82,7 +87,7 @@ bool wait_for_work(CUstream_st &stream) {
         const bool is_seeded = scheduler.seed != 0;
         const bool was_long = sleep_as_worker(stream, is_seeded ? idle_us : long_us);
         if (is_seeded && was_long && calls == scheduler.calls && starts == scheduler.starts) {
-            scheduler.credits = std::max(scheduler.credits, uint64_t{1});
+            scheduler.is_left_alone = true;
             wake_workers();
         }
     }
@@ -99,6 +104,7 @@ void *worker(void *argument) {
         learn(*stream, operation);
         monitor.unlock();
         run(*stream, operation);
+        stream->finished_edge.release();
         monitor.lock();
         OperationPointer done = std::move(stream->queue.front());
         stream->queue.pop_front();
@@ -146,7 +152,8 @@ CUstream_st *create(int device, bool is_blocking, int priority) {
     stream->number = numbers[device]++;
     stream->is_blocking = is_blocking;
     stream->priority = priority;
-    stream->actor = actor_create("stream " + std::to_string(stream->number) + " of device " + std::to_string(device));
+    stream->actor = actor_create("stream " + std::to_string(stream->number) + " of device " + std::to_string(device),
+                                 &stream->clock);
     all_streams().push_back(stream);
     pthread_t thread;
     pthread_create(&thread, nullptr, worker, stream);
@@ -231,7 +238,7 @@ cudaError_t submit(cudaStream_t handle, const std::function<void(CUstream_st &)>
 
 OperationPointer operation_create(const char *name, std::function<void(CUstream_st &)> run) {
     OperationPointer operation(new Operation);
-    operation->name = intern(name);
+    operation->name = name;
     operation->run = std::move(run);
     return operation;
 }
@@ -262,6 +269,24 @@ void host_wait(const RecordPointer &record) {
     scheduler.awaited.erase(std::find(scheduler.awaited.begin(), scheduler.awaited.end(), record));
     host().join(record->clock);
     record->edge.acquire();
+}
+
+cudaError_t host_query_stream(cudaStream_t handle) {
+    scheduler_pace_query();
+    Guard guard(monitor);
+    CUstream_st *const stream = resolve(handle);
+    if (stream == nullptr) {
+        return cudaErrorInvalidResourceHandle;
+    }
+    if (stream->is_capturing) {
+        return cudaErrorStreamCaptureUnsupported;
+    }
+    if (!stream->queue.empty()) {
+        return cudaErrorNotReady;
+    }
+    host().join(stream->clock);
+    stream->finished_edge.acquire();
+    return cudaSuccess;
 }
 
 void host_looks() {
@@ -366,6 +391,7 @@ void streams_reset() {
     const char *const seed = getenv("SIMCUDA_SEED");
     scheduler.seed = seed != nullptr ? strtoull(seed, nullptr, 0) : 0;
     scheduler.calls = scheduler.credits = 0;
+    scheduler.is_left_alone = false;
     scheduler.one_kernel_at_a_time = false;
     history_forget_all();
 }

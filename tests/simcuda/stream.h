@@ -31,7 +31,7 @@ struct Record {
 using RecordPointer = std::shared_ptr<Record>;
 
 struct Operation {
-    const char *name; /* interned */
+    const char *name; /* lives for ever */
     std::function<void(CUstream_st &)> run;
     std::vector<Access> accesses; /* what is compared with other accesses, and opened while it runs */
     RecordPointer waits_for;      /* null: nothing */
@@ -45,7 +45,7 @@ struct Operation {
 };
 using OperationPointer = std::unique_ptr<Operation>;
 
-/* Makes an operation that only runs a function. */
+/* Makes an operation that only runs a function. The name has to live for ever: see intern(). */
 OperationPointer operation_create(const char *name, std::function<void(CUstream_st &)> run);
 
 cudaError_t stream_create(int device, bool is_blocking, int priority, cudaStream_t *handle);
@@ -65,6 +65,8 @@ cudaError_t stream_wait(cudaStream_t handle, RecordPointer record);
 void host_wait(const RecordPointer &record);
 /* The host looks: true if done, and then as above. */
 bool host_query(const RecordPointer &record);
+/* The host looks at a stream: cudaSuccess if it has nothing left, and then the host knows what the stream knows. */
+cudaError_t host_query_stream(cudaStream_t handle);
 /* The host looks at something else: in a seeded schedule that lets an operation run. */
 void host_looks();
 /* Waits for all streams of a device, as some calls of CUDA do in passing. */
@@ -111,7 +113,8 @@ struct CUstream_st {
 
     bool is_capturing = false;
 
-    simcuda::VectorClock clock; /* the worker's own but for reads under the monitor when nothing runs */
+    simcuda::Edge finished_edge; /* released by every operation at its end */
+    simcuda::VectorClock clock;  /* the worker's own but for reads under the monitor when nothing runs */
 
     simcuda::FutexWord word{0};
     bool is_sleeping = false;

@@ -49,7 +49,13 @@ static void describes_devices_as_asked_for(void **state) {
     assert_int_equal(cudaGetLastError(), cudaSuccess);
 
     simcuda_set_device_count(0);
+    cudaStream_t stream = NULL;
+    void *memory = NULL;
     assert_int_equal(cudaGetDeviceCount(&value), cudaErrorNoDevice);
+    assert_int_equal(cudaRuntimeGetVersion(&value), cudaSuccess);
+    assert_int_equal(cudaGetDevice(&value), cudaErrorNoDevice);
+    assert_int_equal(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaErrorNoDevice);
+    assert_int_equal(cudaMalloc(&memory, 4), cudaErrorNoDevice);
     assert_string_equal(cudaGetErrorName(cudaErrorNoDevice), "cudaErrorNoDevice");
 }
 

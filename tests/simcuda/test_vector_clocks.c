@@ -4,12 +4,16 @@
 
 #include <string.h>
 
-static void run_with(defect which, uint64_t seed) {
+static void run_on(int ranks, defect which, uint64_t seed) {
     simcuda_reset();
     simcuda_schedule(seed);
     two_streams how = {.defect = which, .slow_rank = -1};
     assert_int_equal(ncclGetUniqueId(&how.id), ncclSuccess);
-    run_rank_threads(2, two_streams_run, &how);
+    run_rank_threads(ranks, two_streams_run, &how);
+}
+
+static void run_with(defect which, uint64_t seed) {
+    run_on(2, which, seed);
 }
 
 static void print_reports(void) {
@@ -36,15 +40,24 @@ static void assert_reported(const char *first, const char *first_stream, const c
     fail_msg("no report of \"%s\" before \"%s\"", first, second);
 }
 
-static void is_silent_about_a_correct_overlap_whatever_the_schedule(void **state) {
-    (void)state;
-    for (uint64_t seed = 0; seed < 100; seed++) {
-        run_with(NO_DEFECT, seed);
+static void is_silent(int ranks, uint64_t seeds) {
+    const char *const text = getenv("GRADSYNC_TEST_SCHEDULES");
+    const uint64_t end = text != NULL ? strtoull(text, NULL, 10) : seeds;
+    for (uint64_t seed = 0; seed < end; seed++) {
+        run_on(ranks, NO_DEFECT, seed);
         if (simcuda_reports(NULL, 0) > 0) {
             print_reports();
-            fail_msg("seed %llu", (unsigned long long)seed);
+            fail_msg("%d ranks, seed %llu", ranks, (unsigned long long)seed);
         }
     }
+}
+
+static void is_silent_about_a_correct_overlap_whatever_the_schedule(void **state) {
+    (void)state;
+    is_silent(1, 100);
+    is_silent(2, 100);
+    is_silent(4, 30);
+    is_silent(8, 10);
 }
 
 /* In which order the two come is the schedule's business, that they are reported is not. */
@@ -169,6 +182,43 @@ static void compares_bytes_not_allocations(void **state) {
     assert_int_equal(cudaStreamDestroy(other), cudaSuccess);
 }
 
+/* Its number in the clocks is one that others know of. */
+static void sees_a_new_stream_where_another_was(void **state) {
+    (void)state;
+    SKIP_UNDER_TSAN();
+    simcuda_reset();
+    cudaStream_t old = new_stream("old");
+    cudaStream_t other = new_stream("other");
+    cudaEvent_t event = NULL;
+    float *values = NULL;
+    assert_int_equal(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), cudaSuccess);
+    assert_int_equal(cudaMalloc((void **)&values, 2 * ELEMENTS * sizeof(float)), cudaSuccess);
+    for (int i = 0; i < 2000; i++) {
+        launch(old, "old writer", values, 1);
+    }
+    assert_int_equal(cudaEventRecord(event, old), cudaSuccess);
+    assert_int_equal(cudaStreamWaitEvent(other, event, 0), cudaSuccess);
+    assert_int_equal(cudaStreamDestroy(old), cudaSuccess);
+    simcuda_wait_idle();
+
+    cudaStream_t streams[64];
+    for (int i = 0; i < 64; i++) { /* all numbers that are free */
+        streams[i] = new_stream("new");
+        launch(streams[i], "new writer", values + ELEMENTS, 1);
+        simcuda_wait_idle();
+        launch(other, "reader", values + ELEMENTS, 0);
+        simcuda_wait_idle();
+        assert_true(is_reported_either_way("new writer", "reader"));
+        simcuda_reset();
+    }
+    for (int i = 0; i < 64; i++) {
+        assert_int_equal(cudaStreamDestroy(streams[i]), cudaSuccess);
+    }
+    assert_int_equal(cudaEventDestroy(event), cudaSuccess);
+    assert_int_equal(cudaFree(values), cudaSuccess);
+    assert_int_equal(cudaStreamDestroy(other), cudaSuccess);
+}
+
 static void reports_a_kernel_that_touches_what_it_did_not_declare(void **state) {
     (void)state;
     simcuda_reset();
@@ -245,6 +295,7 @@ int main(void) {
         cmocka_unit_test(says_which_event_is_missing),
         cmocka_unit_test(takes_the_latest_record_at_the_time_of_the_wait),
         cmocka_unit_test(compares_bytes_not_allocations),
+        cmocka_unit_test(sees_a_new_stream_where_another_was),
         cmocka_unit_test(reports_a_kernel_that_touches_what_it_did_not_declare),
         cmocka_unit_test(reports_stream_ordered_frees_that_come_too_early),
         cmocka_unit_test(removes_every_wait_of_the_overlap_in_turn_and_sees_each),

@@ -16,10 +16,14 @@ Time VectorClock::of(Actor actor) const {
 }
 
 void VectorClock::tick(Actor actor) {
+    set(actor, of(actor) + 1);
+}
+
+void VectorClock::set(Actor actor, Time time) {
     if (actor >= times_.size()) {
         times_.resize(actor + 1, 0);
     }
-    times_[actor]++;
+    times_[actor] = time;
 }
 
 void VectorClock::join(const VectorClock &other) {
@@ -51,7 +55,7 @@ struct Cell {
 struct State {
     Lock lock;
     std::vector<std::string> names{"host"};
-    std::deque<Actor> free;
+    std::deque<std::pair<Actor, Time>> free;
     std::set<std::string> interned;
     std::map<uintptr_t, Cell> cells; /* by their start; they do not overlap */
 };
@@ -193,22 +197,23 @@ void history_forget_all() {
     state().cells.clear();
 }
 
-Actor actor_create(const std::string &name) {
+Actor actor_create(const std::string &name, VectorClock *clock) {
     Guard guard(state().lock);
     auto &free = state().free;
     if (free.empty()) {
         state().names.push_back(name);
         return static_cast<Actor>(state().names.size() - 1);
     }
-    const Actor actor = free.front();
+    const auto [actor, time] = free.front();
     free.pop_front();
+    clock->set(actor, time);
     state().names[actor] = name;
     return actor;
 }
 
-void actor_destroy(Actor actor) {
+void actor_destroy(Actor actor, const VectorClock &clock) {
     Guard guard(state().lock);
-    state().free.push_back(actor);
+    state().free.push_back({actor, clock.of(actor)});
 }
 
 void actor_rename(Actor actor, const std::string &name) {

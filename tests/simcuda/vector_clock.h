@@ -23,14 +23,16 @@ class VectorClock {
     Time of(Actor actor) const;
     void tick(Actor actor);
     void join(const VectorClock &other);
+    void set(Actor actor, Time time);
 
   private:
     std::vector<Time> times_;
 };
 
-/* A number of a destroyed stream is given again, which keeps clocks short; its time goes on where it was. */
-Actor actor_create(const std::string &name);
-void actor_destroy(Actor actor);
+/* The number of a destroyed stream is given again, which keeps clocks short. Its time goes on where it was, for others
+ * know of it: the clock is set to that. */
+Actor actor_create(const std::string &name, VectorClock *clock);
+void actor_destroy(Actor actor, const VectorClock &clock);
 void actor_rename(Actor actor, const std::string &name);
 std::string actor_name(Actor actor);
 

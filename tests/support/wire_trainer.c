@@ -151,8 +151,16 @@ static gsync_status mark(const wire_trainer *trainer, ranks_random *random) {
     return GSYNC_OK;
 }
 
+static void set_mode(const wire_trainer *trainer, bool is_on) {
+    if (trainer->set_mode != NULL) {
+        trainer->set_mode(trainer, is_on);
+    }
+}
+
 static gsync_status take_micro_batch(wire_trainer *trainer, ranks_random *random, bool is_last) {
     gsync_reducer *reducer = trainer->model->reducer;
+    trainer->info = (gsync_step_info)GSYNC_STEP_INFO_INIT;
+    set_mode(trainer, true);
     gsync_status status = gsync_begin(reducer, is_last ? GSYNC_SYNC : GSYNC_ACCUMULATE);
     if (status == GSYNC_OK && trainer->weighs) {
         status = gsync_set_weight(reducer, trainer->ctx->rank + 1.0);
@@ -160,8 +168,8 @@ static gsync_status take_micro_batch(wire_trainer *trainer, ranks_random *random
     if (status == GSYNC_OK) {
         status = mark(trainer, random);
     }
-    trainer->info = (gsync_step_info)GSYNC_STEP_INFO_INIT;
     const gsync_status finish = gsync_finish(reducer, &trainer->info);
+    set_mode(trainer, false);
     return status != GSYNC_OK ? status : finish;
 }
 

@@ -37,6 +37,7 @@ typedef struct wire_trainer {
     size_t poisoned_gradient;
     size_t poisoned_element;
     float poison;
+    void (*set_mode)(const struct wire_trainer *trainer, bool is_on); /* around what the library does; NULL: nothing */
     uint64_t round;       /* tells the values of one step from those of another */
     float **inputs;       /* as wire_reference_step wants them */
     gsync_step_info info; /* of the last step */
