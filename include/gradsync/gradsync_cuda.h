@@ -43,17 +43,35 @@ extern "C" {
  */
 GSYNC_API gsync_status gsync_comm_from_nccl(gsync_comm **comm, ncclComm_t nccl, const gsync_comm_options *options);
 
+/*
+ * What a GPU does not do, gsync_reducer_commit refuses with GSYNC_ERR_UNSUPPORTED, by name: finds_unused,
+ * checks_writes, replica_check_interval; wires INT8, FLOAT8 and TOPK, error feedback and is_auto. Gradients of one
+ * reducer are all on one device, the current one, or GSYNC_ERR_ARGUMENT names those that are not; gsync_options.memory
+ * says where gradients without an address live. gsync_ready means here that the host has synchronised with whoever
+ * wrote the gradient.
+ *
+ * Ranks that disagree, or forget a gradient with is_strict, are noticed when buckets are reduced already: after
+ * GSYNC_ERR_INCOMPLETE and GSYNC_ERR_MISMATCH gradients hold numbers of no use. docs/streams_and_threads.md has the
+ * whole picture.
+ */
+
 /**
  * gsync_ready for a gradient that work on `producer` makes final: the library waits, on its own stream, for what the
- * producer has queued so far. A bucket's gradients may come from several streams. Never waits on the host. With
- * gradients in host memory GSYNC_ERR_ARGUMENT.
+ * producer has queued so far. A bucket's gradients may come from several streams. Never waits on the host; any thread.
+ * With gradients in host memory GSYNC_ERR_ARGUMENT; while producer is being captured into a graph
+ * GSYNC_ERR_UNSUPPORTED, with nothing recorded.
  */
 GSYNC_API gsync_status gsync_ready_on(gsync_reducer *reducer, const void *grad, cudaStream_t producer);
 
 /**
  * Ends the micro-batch like gsync_finish, but lets the stream `consumer` wait for the results instead of the host. What
- * the caller queues on it afterwards sees them. Gradients that were not marked are taken to be final with what consumer
- * has queued so far. info tells what the host knows by then: times, norm and found_inf only with gsync_finish.
+ * the caller queues on it afterwards sees them, and may write gradients again; other streams have to wait for it.
+ * Gradients that were not marked are taken to be final with what consumer has queued so far. All ranks end a step with
+ * the same of the two calls.
+ *
+ * info tells what the host knows by then: times, norm and found_inf only with gsync_finish. What goes wrong later is
+ * returned by one of the next calls of gsync_begin. GSYNC_ERR_STATE with a loss scaler, which has to know found_inf;
+ * GSYNC_ERR_ARGUMENT and GSYNC_ERR_UNSUPPORTED as in gsync_ready_on: the micro-batch then goes on.
  */
 GSYNC_API gsync_status gsync_finish_on(gsync_reducer *reducer, cudaStream_t consumer, gsync_step_info *info);
 

@@ -41,14 +41,14 @@ struct gsync_reducer {
     gs_pipeline pipeline;
     gs_stream *stream; /* the path of buckets on a GPU; NULL: gradients are on the host */
     const gs_stream_ops *stream_ops;
-    bool has_consumer; /* in gsync_finish_on: this stream waits, and the host does not */
-    void *consumer;
-    bool has_waited; /* the host, for the last step */
-    bool owes_order;      /* gsync_finish_on has ended the step of which the ranks still have to agree on the order */
+    void *consumer;       /* in gsync_finish_on: this stream waits, and the host does not */
     unsigned char *views; /* where library-owned gradients live when not in the slots */
     void **places;        /* gradient_count: room for rebinding */
     uint32_t *order;      /* 2 x gradient_count: the planned order, and room for an observed one */
     bool observes_order;  /* no order has been agreed yet */
+    bool owes_order;      /* gsync_finish_on has ended the step of which the ranks still have to agree on the order */
+    bool has_consumer;    /* in gsync_finish_on */
+    bool has_waited;      /* the host, for the last step's results on a GPU */
 
     /* The window and the step. */
     gsync_phase phase;
