@@ -7,6 +7,7 @@
 #include "device/cuda_tiles.cuh"
 
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 
 namespace gs_cuda_code {
 
@@ -96,6 +97,12 @@ static int launch(const char *, const typename Pass::Arguments &of, const gs_cud
 template <class Pass> static int load_kernel() {
     cudaFuncAttributes attributes;
     return cudaFuncGetAttributes(&attributes, (const void *)&run<Pass>);
+}
+
+/* Whatever runtime the trainer uses loads it so. */
+static bool has_driver() {
+    void *const driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
+    return driver != NULL && dlclose(driver) == 0;
 }
 
 } // namespace gs_cuda_code

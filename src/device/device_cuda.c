@@ -77,11 +77,17 @@ static void leave(int before) {
 
 gs_place gs_cuda_place_of(const void *address, int *device) {
     struct cudaPointerAttributes attributes;
+    *device = -1;
+    if (!gs_cuda_kernels_have_driver()) {
+        return GS_PLACE_HOST;
+    }
     const cudaError_t error = cudaPointerGetAttributes(&attributes, address);
     ignore(error);
     const bool is_device = error == cudaSuccess && attributes.type == cudaMemoryTypeDevice;
     const bool is_managed = error == cudaSuccess && attributes.type == cudaMemoryTypeManaged;
-    *device = is_device || is_managed ? attributes.device : -1;
+    if (is_device || is_managed) {
+        *device = attributes.device;
+    }
     if (is_managed) {
         return GS_PLACE_MANAGED;
     }

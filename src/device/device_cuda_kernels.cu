@@ -114,6 +114,10 @@ int gs_cuda_kernels_add_shares(const gs_cuda_shares_arguments *arguments, void *
     return launch_tiles<Shares>("add shares", *arguments, NULL, stream);
 }
 
+bool gs_cuda_kernels_have_driver(void) {
+    return has_driver();
+}
+
 int gs_cuda_kernels_load(void) {
     const int results[] = {load_pass<Encode>(),
                            load_pass<Decode>(),

@@ -56,6 +56,10 @@ int gs_cuda_kernels_decode(const gs_cuda_pass_arguments *arguments, const gs_cud
 int gs_cuda_kernels_combine(const gs_cuda_combine_arguments *arguments, gsync_dtype wire, void *stream);
 int gs_cuda_kernels_add_shares(const gs_cuda_shares_arguments *arguments, void *stream);
 
+/* Whether this process uses CUDA already. Otherwise no memory can be a device's, and to ask the runtime would load the
+ * driver, and take room on a GPU, for trainers that have no use for it. */
+bool gs_cuda_kernels_have_driver(void);
+
 /* Loads all of them on the current device. */
 int gs_cuda_kernels_load(void);
 

@@ -164,6 +164,10 @@ template <class Pass> int load_kernel() {
     return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void *>(&simulate<Pass>));
 }
 
+inline bool has_driver() {
+    return true;
+}
+
 } // namespace gs_cuda_code
 
 #endif
