@@ -185,6 +185,46 @@ static void an_abort_ends_the_others_by_their_deadline(void **state) {
 
 /* ---- memory of a GPU ---- */
 
+/* Every element is the rank's number; the mean follows. */
+static void train_on_device(nccl_rank *self) {
+    enum { COUNT = 5000, STEPS = 3 };
+    gsync_reducer *reducer = NULL;
+    float *grad = NULL;
+    float *host = NULL;
+    cudaStream_t compute = NULL;
+    OK(cudaStreamCreateWithFlags(&compute, cudaStreamNonBlocking));
+    OK(cudaMalloc((void **)&grad, COUNT * sizeof *grad));
+    OK(cudaMallocHost((void **)&host, COUNT * sizeof *host));
+    CHECK_STATUS(gsync_reducer_create(&reducer, self->comm, NULL), GSYNC_OK);
+    CHECK_STATUS(gsync_reducer_add(reducer, "grad", grad, COUNT, GSYNC_FLOAT32), GSYNC_OK);
+    CHECK_STATUS(gsync_reducer_commit(reducer), GSYNC_OK);
+    for (int step = 0; step < STEPS; step++) {
+        for (int i = 0; i < COUNT; i++) {
+            host[i] = (float)(self->rank + step);
+        }
+        OK(cudaMemcpyAsync(grad, host, COUNT * sizeof *grad, cudaMemcpyHostToDevice, compute));
+        CHECK_STATUS(gsync_begin(reducer, GSYNC_SYNC), GSYNC_OK);
+        CHECK_STATUS(gsync_ready_on(reducer, grad, compute), GSYNC_OK);
+        CHECK_STATUS(gsync_finish_on(reducer, compute, NULL), GSYNC_OK);
+        OK(cudaMemcpyAsync(host, grad, COUNT * sizeof *grad, cudaMemcpyDeviceToHost, compute));
+        OK(cudaStreamSynchronize(compute));
+        CHECK(host[0] == 1.5F + (float)step && host[COUNT - 1] == 1.5F + (float)step);
+    }
+    gsync_reducer_destroy(&reducer);
+    OK(cudaFree(grad));
+    OK(cudaFreeHost(host));
+    OK(cudaStreamDestroy(compute));
+    check_in_time();
+}
+
+static void gradients_on_gpus_need_no_mpi(void **state) {
+    (void)state;
+    begin_clock();
+    run_nccl_ranks(RANKS, &impatient, train_on_device);
+    expect_nothing_left();
+    expect_sound();
+}
+
 static void refuse_device_memory(nccl_rank *self) {
     float *device = NULL;
     OK(cudaMalloc((void **)&device, 64));
@@ -216,6 +256,7 @@ int main(void) {
         cmocka_unit_test(a_message_that_fails_is_a_lost_peer_to_the_others),
         cmocka_unit_test(a_message_that_hangs_ends_at_the_deadline),
         cmocka_unit_test(an_abort_ends_the_others_by_their_deadline),
+        cmocka_unit_test(gradients_on_gpus_need_no_mpi),
         cmocka_unit_test(GS_93_device_memory_given_to_a_call_on_the_host_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
