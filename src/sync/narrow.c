@@ -230,12 +230,14 @@ static void decode_range(void *owner, gs_wire_stage stage, size_t first, size_t 
 
 /* Without feedback float16 and bfloat16 need nothing but rounding, which a sum does in registers. */
 static gs_rounding rounding_of(const gs_pipeline *pipeline, const gs_wire_rule *rule, bool measures) {
-    gs_rounding rounding = {.to = GS_ROUND_NOT, .scale = pipeline->half_scale};
+    gs_rounding rounding = {.to = GS_ROUND_NOT};
     if (rule->has_feedback || measures) {
         return rounding;
     }
     if (rule->wire == GSYNC_WIRE_FLOAT16) {
         rounding.to = GS_ROUND_HALF;
+        rounding.scale = half_scale_of(pipeline, GS_WIRE_CONTRIBUTION);
+        rounding.result_scale = half_scale_of(pipeline, GS_WIRE_RESULT);
     } else if (rule->wire == GSYNC_WIRE_BFLOAT16) {
         rounding.to = GS_ROUND_BFLOAT;
     }
