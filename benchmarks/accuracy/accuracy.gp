@@ -8,7 +8,7 @@ if (image[strlen(image) - 3 : ] eq ".png") {
 }
 set output image
 set title "Training loss at the end, against the native run of the same seed"
-set ylabel "difference, % (size)"
+set ylabel "difference, % (size; 0.0001: none)"
 set logscale y 10
 set yrange [5e-5:*]
 set format y "%g"

@@ -17,6 +17,7 @@ typedef struct state_header {
     int32_t rank;
     int32_t world_size;
     uint64_t step;
+    double divisor;
     float half_scale;
     uint32_t observes_order;
 } state_header;
@@ -48,6 +49,7 @@ static state_header header_of(const gsync_reducer *reducer) {
         .rank = reducer->comm->group->rank,
         .world_size = reducer->comm->group->world_size,
         .step = reducer->step,
+        .divisor = reducer->pipeline.divisor,
         .half_scale = reducer->pipeline.half_scale,
         .observes_order = reducer->observes_order,
     };
@@ -124,6 +126,7 @@ static gsync_status load_order(gsync_reducer *reducer, const void *from, const s
     memcpy(reducer->order, order, count * sizeof *order);
     reducer->observes_order = header->observes_order != 0;
     reducer->step = header->step;
+    reducer->pipeline.divisor = header->divisor;
     reducer->pipeline.half_scale = header->half_scale;
     gs_reducer_plan_anew(reducer);
     gs_engine_unlock(&reducer->comm->engine);

@@ -32,6 +32,7 @@ gs_division gs_division_by(double divisor);
 typedef struct gs_rounding {
     enum { GS_ROUND_NOT, GS_ROUND_HALF, GS_ROUND_BFLOAT } to;
     float scale; /* HALF: a power of two by which elements are multiplied before rounding, and divided after it */
+    float result_scale; /* the same of the result; 0: scale */
 } gs_rounding;
 
 /* What passes over elements notice. Callers clear it; calls add to it. */

@@ -83,6 +83,7 @@ static void NAME(find_nonfinite)(const gs_reduction *job, gs_findings *findings,
 NOT_INLINE void NAME(reduce_carefully)(const gs_reduction *job, gs_findings *findings, size_t at, size_t count,
                                        REAL *results) {
     const narrow_wire wire = wire_of(job->rounding);
+    const narrow_wire result_wire = result_wire_of(job->rounding);
     NAME(tally) tally = {{0}, {0}, {0}};
     const size_t whole = count - count % LANES;
     for (int s = 0; s < job->source_count; s++) {
@@ -94,9 +95,9 @@ NOT_INLINE void NAME(reduce_carefully)(const gs_reduction *job, gs_findings *fin
     }
     NAME(divide)(results, job->division, count);
     for (size_t k = 0; k < whole; k += LANES) {
-        NAME(finish_carefully)(results + k, LANES, &wire, &tally);
+        NAME(finish_carefully)(results + k, LANES, &result_wire, &tally);
     }
-    NAME(finish_carefully)(results + whole, count - whole, &wire, &tally);
+    NAME(finish_carefully)(results + whole, count - whole, &result_wire, &tally);
     if (wire.to != GS_ROUND_NOT) {
         NAME(add_tally)(findings, &tally);
     }
@@ -156,14 +157,15 @@ INLINE VECTOR NAME(sum_of_sources)(const NAME(buffers) * of, size_t at, bool rou
 /* Returns whether the step holds. `seen` is of all steps that hold, its least of those that are not suspicious. */
 INLINE bool NAME(try_step)(const gs_reduction *job, const NAME(buffers) * of, size_t at, bool rounds,
                            const narrow_wire *wire, extremes *seen, VECTOR *result) {
-    const VECTOR by = NAME(all)((REAL)job->division.by);
+    const VECTOR by = NAME(all)((REAL)wire->by);
+    const VECTOR undo = NAME(all)((REAL)wire->undo);
     const extremes before = *seen;
     VECTOR unrounded[NOTICED];
     for (size_t u = 0; u < NOTICED; u++) {
         VECTOR signs;
         const VECTOR sum = NAME(sum_of_sources)(of, at + u * LANES, rounds, wire, seen, &signs);
         unrounded[u] = job->division.how == GS_DIVIDE_EXACTLY ? sum * by : sum / by;
-        result[u] = rounds ? NAME(round_result)(unrounded[u], signs, wire, seen) : unrounded[u];
+        result[u] = rounds ? NAME(round_result)(unrounded[u], signs, wire, seen) * undo : unrounded[u];
     }
     if (!rounds) {
         return !NAME(may_be_nonfinite)(result);
@@ -211,7 +213,7 @@ INLINE size_t NAME(notice_all_steps)(const gs_reduction *job, gs_findings *findi
     for (int t = 0; t < targets; t++) {
         of.targets[t] = (REAL *)job->targets[t] + job->first;
     }
-    narrow_wire wire = wire_of(job->rounding);
+    narrow_wire wire = common_wire_of(job);
     wire.ceiling = source_ceiling(&wire, job);
     extremes seen = {{0}, all_f32(INFINITY)};
     double_vector sums[SQUARE_VECTORS] = {{0}};
@@ -242,7 +244,7 @@ static size_t NAME(notice_whole_steps)(const gs_reduction *job, gs_findings *fin
 
 static void NAME(reduce_noticing)(const gs_reduction *job, gs_findings *findings) {
     const bool is_few = job->source_count <= SOURCES_AT_ONCE && job->target_count <= SOURCES_AT_ONCE;
-    const narrow_wire wire = wire_of(job->rounding);
+    const narrow_wire wire = common_wire_of(job);
     double_vector square_sums[SQUARE_VECTORS] = {{0}};
     size_t at = 0;
     const bool keeps_signs = job->division.by > 0.0;

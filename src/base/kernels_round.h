@@ -18,6 +18,8 @@ typedef struct narrow_wire {
     float ceiling;   /* up to this one, a power of two, `round` can do them and none saturates */
     float normal;    /* the smallest normal number */
     float lift;      /* from a power of two to 1.5 times the one that has its last bit where the wire has it */
+    double by;       /* the division's, but so that results have the scale of sources */
+    float undo;      /* from there to their own */
 } narrow_wire;
 
 INLINE narrow_wire wire_of(gs_rounding rounding) {
@@ -45,9 +47,29 @@ INLINE narrow_wire wire_of(gs_rounding rounding) {
                          .lift = 0x1.8p16f};
 }
 
+INLINE narrow_wire result_wire_of(gs_rounding rounding) {
+    rounding.scale = rounding.result_scale != 0.0f ? rounding.result_scale : rounding.scale;
+    return wire_of(rounding);
+}
+
+/*
+ * A result with a scale of its own is rounded as if it had that of the sources, to which a power of two leads. What
+ * would become subnormal on the way back is left to those who take more care.
+ */
+static narrow_wire common_wire_of(const gs_reduction *job) {
+    const gs_division division = job->division;
+    narrow_wire wire = wire_of(job->rounding);
+    const float ratio = result_wire_of(job->rounding).scale / wire.scale;
+    const float least = ratio * 0x1p-126f;
+    wire.by = division.how == GS_DIVIDE_EXACTLY ? division.by * (double)ratio : division.by / (double)ratio;
+    wire.undo = 1.0f / ratio;
+    wire.kept = wire.kept > least ? wire.kept : least;
+    return wire;
+}
+
 /* Otherwise subnormal numbers and infinities get in the way of `round` where none is expected. */
 INLINE bool is_wire_moderate(const narrow_wire *wire) {
-    return wire->scale >= 0x1p-100f && wire->scale <= 0x1p100f;
+    return wire->scale >= 0x1p-100f && wire->scale <= 0x1p100f && wire->undo >= 0x1p-100f && wire->undo <= 1.0f;
 }
 
 /* Below 2^-14 adding 0.5 leaves the rounding to the adder, whose unit there is the 2^-24 of subnormal halves. */
@@ -136,8 +158,8 @@ typedef struct extremes {
 
 /* Before a result can be beyond the ceiling, a source is beyond this one. */
 static float source_ceiling(const narrow_wire *wire, const gs_reduction *job) {
-    const gs_division by = job->division;
-    const double growth = by.how == GS_DIVIDE_EXACTLY ? job->source_count * by.by : job->source_count / by.by;
+    const bool multiplies = job->division.how == GS_DIVIDE_EXACTLY;
+    const double growth = multiplies ? job->source_count * wire->by : job->source_count / wire->by;
     int doublings;
     const bool is_power = frexp(growth, &doublings) == 0.5;
     return growth > 1.0 ? ldexpf(wire->ceiling, is_power ? 1 - doublings : -doublings) : wire->ceiling;

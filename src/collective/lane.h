@@ -54,7 +54,7 @@ typedef struct gs_lane_wire {
     void (*round)(void *owner, gs_wire_stage stage, size_t first, size_t count, float *data, gs_findings *findings);
     void (*encode)(void *owner, gs_wire_stage stage, size_t first, size_t count, float *data, void *wire,
                    gs_findings *findings);
-    void (*decode)(void *owner, size_t first, size_t count, const void *wire, float *data);
+    void (*decode)(void *owner, gs_wire_stage stage, size_t first, size_t count, const void *wire, float *data);
 } gs_lane_wire;
 
 /* What divides the sum. */

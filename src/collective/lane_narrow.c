@@ -50,7 +50,8 @@ const void *gs_lane_decode_part(gs_lane *lane, uint32_t piece, int from) {
     const gs_lane_part own = gs_lane_part_of(lane, piece, lane->group->host);
     void *to = (unsigned char *)lane->decoded + (size_t)from * lane->received_stride;
     if (own.count != 0) {
-        wire->decode(wire->owner, own.first, own.count, gs_lane_received_from(lane, piece, from), to);
+        wire->decode(wire->owner, GS_WIRE_CONTRIBUTION, own.first, own.count, gs_lane_received_from(lane, piece, from),
+                     to);
     }
     return to;
 }
@@ -67,8 +68,8 @@ void gs_lane_decode_results(gs_lane *lane, uint32_t piece) {
     for (int host = 0; host < lane->group->host_count; host++) {
         const gs_lane_part theirs = gs_lane_part_of(lane, piece, host);
         if (host != lane->group->host && theirs.count != 0) {
-            wire->decode(wire->owner, theirs.first, theirs.count, gs_lane_received_from(lane, piece, host),
-                         (float *)(void *)theirs.data);
+            wire->decode(wire->owner, GS_WIRE_RESULT, theirs.first, theirs.count,
+                         gs_lane_received_from(lane, piece, host), (float *)(void *)theirs.data);
         }
     }
 }

@@ -13,6 +13,9 @@
 /* A few blocks of every codec; they stay in the first-level cache. */
 enum { CHUNK = 1024 };
 
+/* Of float16's scale: as far as the codec goes. */
+enum { HALF_EXPONENT_MIN = -112, HALF_EXPONENT_MAX = 126 };
+
 static const gs_wire_rule *rule_of(const gs_pipeline *pipeline, size_t bucket) {
     return &pipeline->wires[pipeline->plan->buckets[bucket].wire];
 }
@@ -52,14 +55,14 @@ size_t gs_narrow_place_count(const gs_plan_gradient *shape) {
 
 /* A sum over ranks, and gradients that grow 32 times from one step to the next, are still below 65504. */
 float gs_narrow_half_scale(float absmax, int world_size) {
-    enum { ROOM = 11, EXPONENT_MIN = -112, EXPONENT_MAX = 126 }; /* as far as the codec goes */
+    enum { ROOM = 11 };
     int magnitude;
     int ranks;
     (void)frexpf(absmax, &magnitude);
     (void)frexp((double)world_size, &ranks);
     int exponent = ROOM - magnitude - ranks;
-    exponent = exponent > EXPONENT_MAX ? EXPONENT_MAX : exponent;
-    return ldexpf(1.0f, exponent < EXPONENT_MIN ? EXPONENT_MIN : exponent);
+    exponent = exponent > HALF_EXPONENT_MAX ? HALF_EXPONENT_MAX : exponent;
+    return ldexpf(1.0f, exponent < HALF_EXPONENT_MIN ? HALF_EXPONENT_MIN : exponent);
 }
 
 /* ---- one gradient's elements ---- */
@@ -69,11 +72,18 @@ static uint64_t key_of(const gs_pipeline *pipeline, const gs_wire_rule *rule, ui
     return gs_host_hash(words, sizeof words, 0);
 }
 
+/* The scale is one for contributions, which are as large as the loss scale makes them; results were divided by that. */
+static float half_scale_of(const gs_pipeline *pipeline, gs_wire_stage stage) {
+    const double scale = (double)pipeline->half_scale * (stage == GS_WIRE_RESULT ? pipeline->step.loss_scale : 1.0);
+    const double most = ldexp(1.0, HALF_EXPONENT_MAX);
+    return (float)(scale < most ? scale : most);
+}
+
 /* What is rounded at random has the right mean, and what is rounded last has to be as close as it can. */
 static gs_codec_terms terms_of(const gs_pipeline *pipeline, gs_wire_stage stage, const gs_stretch *part) {
     const gs_wire_rule *rule = rule_of(pipeline, pipeline->bucket);
     const bool is_stochastic = rule->is_stochastic && stage == GS_WIRE_CONTRIBUTION;
-    return (gs_codec_terms){.scale = rule->wire == GSYNC_WIRE_FLOAT16 ? pipeline->half_scale : 1.0f,
+    return (gs_codec_terms){.scale = rule->wire == GSYNC_WIRE_FLOAT16 ? half_scale_of(pipeline, stage) : 1.0f,
                             .is_stochastic = is_stochastic,
                             .key = is_stochastic ? key_of(pipeline, rule, part->index) : 0,
                             .element = part->first};
@@ -203,7 +213,7 @@ static void encode_range(void *owner, gs_wire_stage stage, size_t first, size_t 
     pass_range(owner, stage, first, count, data, wire, findings);
 }
 
-static void decode_range(void *owner, size_t first, size_t count, const void *wire, float *data) {
+static void decode_range(void *owner, gs_wire_stage stage, size_t first, size_t count, const void *wire, float *data) {
     gs_pipeline *pipeline = owner;
     (void)first;
     if (is_measured(pipeline, pipeline->bucket)) {
@@ -211,7 +221,7 @@ static void decode_range(void *owner, size_t first, size_t count, const void *wi
         return;
     }
     const gs_stretch start = {.index = 0};
-    const gs_codec_terms terms = terms_of(pipeline, GS_WIRE_RESULT, &start);
+    const gs_codec_terms terms = terms_of(pipeline, stage, &start);
     gs_float_mode mode;
     gs_float_mode_enter(&mode);
     rule_of(pipeline, pipeline->bucket)->codec->decode(data, wire, count, &terms);
@@ -220,12 +230,14 @@ static void decode_range(void *owner, size_t first, size_t count, const void *wi
 
 /* Without feedback float16 and bfloat16 need nothing but rounding, which a sum does in registers. */
 static gs_rounding rounding_of(const gs_pipeline *pipeline, const gs_wire_rule *rule, bool measures) {
-    gs_rounding rounding = {.to = GS_ROUND_NOT, .scale = pipeline->half_scale};
+    gs_rounding rounding = {.to = GS_ROUND_NOT};
     if (rule->has_feedback || measures) {
         return rounding;
     }
     if (rule->wire == GSYNC_WIRE_FLOAT16) {
         rounding.to = GS_ROUND_HALF;
+        rounding.scale = half_scale_of(pipeline, GS_WIRE_CONTRIBUTION);
+        rounding.result_scale = half_scale_of(pipeline, GS_WIRE_RESULT);
     } else if (rule->wire == GSYNC_WIRE_BFLOAT16) {
         rounding.to = GS_ROUND_BFLOAT;
     }

@@ -147,10 +147,10 @@ static void without_feedback_it_does_not(ranks_context *ctx) {
 /* ---- Steps that do not count, and scales that move ------------------------------------------------------------------
  */
 
-static void what_is_owed_is_in_units_without_the_loss_scale(ranks_context *ctx) {
+static void follow_a_scaler(ranks_context *ctx, gsync_feedback feedback) {
     static const size_t counts[] = {700, 3, 260};
     for (size_t i = 0; i < (size_t)WIRES && !ranks_has_failed(ctx); i++) {
-        const wire_choice choice = choice_of(wires[i], GSYNC_FEEDBACK_ON);
+        const wire_choice choice = choice_of(wires[i], feedback);
         const gsync_options options = GSYNC_OPTIONS_INIT;
         ranks_random random = ranks_random_from(ctx->seed, 4);
         gsync_scaler_options scaler_options = GSYNC_SCALER_OPTIONS_INIT;
@@ -173,6 +173,15 @@ static void what_is_owed_is_in_units_without_the_loss_scale(ranks_context *ctx) 
         wire_trainer_close(trainer);
         gsync_scaler_destroy(&scaler);
     }
+}
+
+static void what_is_owed_is_in_units_without_the_loss_scale(ranks_context *ctx) {
+    follow_a_scaler(ctx, GSYNC_FEEDBACK_ON);
+}
+
+/* Where rounding in sums is all there is to do, results have a scale of their own. */
+static void results_are_rounded_in_units_without_the_loss_scale(ranks_context *ctx) {
+    follow_a_scaler(ctx, GSYNC_FEEDBACK_OFF);
 }
 
 /* The last rank forgets a gradient; the step before and the steps after are as the model has them without it. */
@@ -367,7 +376,8 @@ static void it_is_refused_for_gradients_that_carry_momentum(ranks_context *ctx) 
 
 RANKS_MAIN(RANKS_TEST(what_top_k_sends_and_owes_is_what_it_had_bit_for_bit),
            RANKS_TEST(everything_arrives_or_is_owed_after_200_steps), RANKS_TEST(without_feedback_it_does_not),
-           RANKS_TEST(what_is_owed_is_in_units_without_the_loss_scale), RANKS_TEST(a_refused_step_owes_nothing),
+           RANKS_TEST(what_is_owed_is_in_units_without_the_loss_scale),
+           RANKS_TEST(results_are_rounded_in_units_without_the_loss_scale), RANKS_TEST(a_refused_step_owes_nothing),
            RANKS_TEST(a_gradient_that_no_rank_used_owes_on_what_it_owed),
            RANKS_TEST(freezing_and_unfreezing_loses_nothing),
            RANKS_TEST(another_plan_after_a_refused_step_loses_nothing),

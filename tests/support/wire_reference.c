@@ -245,7 +245,9 @@ static void pass(wire_reference *reference, size_t index, float *x, const float 
             int8_round_at_random(x + k, count - k < BLOCK ? count - k : BLOCK, reference->random, key, k);
         }
     } else {
-        wire_round(gradient->wire, reference->half_scale, x, count);
+        /* Contributions are as large as the loss scale makes them, and results were divided by it. */
+        const double scale = (double)reference->half_scale * (sender >= 0 ? 1.0 : reference->loss_scale);
+        wire_round(gradient->wire, (float)(scale < 0x1p126 ? scale : 0x1p126), x, count);
     }
     for (size_t k = 0; k < count && owed_next != NULL; k++) {
         owed_next[k] = quotient_of(sum_of(wanted[k], -x[k]), (double)unit);

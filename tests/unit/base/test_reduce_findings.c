@@ -51,9 +51,10 @@ typedef struct trial {
 static trial trial_of(int number) {
     static const int source_counts[] = {1, 2, 3, 4, 8, 9, 64};
     static const gs_rounding roundings[] = {
-        {GS_ROUND_NOT, 0.0f},      {GS_ROUND_HALF, 1.0f},      {GS_ROUND_HALF, 128.0f},
-        {GS_ROUND_HALF, 0x1p-10f}, {GS_ROUND_HALF, 0x1p100f},  {GS_ROUND_HALF, 0x1p-100f},
-        {GS_ROUND_HALF, 0x1p120f}, {GS_ROUND_HALF, 0x1p-120f}, {GS_ROUND_BFLOAT, 0.0f}};
+        {GS_ROUND_NOT, 0.0f, 0.0f},      {GS_ROUND_HALF, 1.0f, 0.0f},      {GS_ROUND_HALF, 128.0f, 0.0f},
+        {GS_ROUND_HALF, 0x1p-10f, 0.0f}, {GS_ROUND_HALF, 0x1p100f, 0.0f},  {GS_ROUND_HALF, 0x1p-100f, 0.0f},
+        {GS_ROUND_HALF, 0x1p120f, 0.0f}, {GS_ROUND_HALF, 0x1p-120f, 0.0f}, {GS_ROUND_BFLOAT, 0.0f, 0.0f}};
+    static const float loss_scales[] = {1.0f, 1.0f, 0x1p16f, 0x1p24f, 0x1p70f};
     static const size_t counts[] = {0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 200, 1023, 1024, 1025, COUNT_MAX};
     static const double divisors[] = {1, 2, 3, 4, 7, 64, 0.5, 0.1, 16777217.0};
     seeded random = {SEED + (uint64_t)number};
@@ -67,6 +68,11 @@ static trial trial_of(int number) {
     it.first = seeded_below(&random, 9);
     it.target_count = it.is_in_place ? it.source_count : (int)seeded_below(&random, TARGETS_MAX + 1);
     it.divisor = divisors[seeded_below(&random, 9)];
+    const float loss_scale = loss_scales[seeded_below(&random, 5)];
+    if (it.rounding.to == GS_ROUND_HALF && it.rounding.scale <= 0x1p126f / loss_scale) {
+        it.rounding.result_scale = it.rounding.scale * loss_scale;
+        it.divisor *= (double)loss_scale;
+    }
     return it;
 }
 
@@ -87,6 +93,10 @@ static double edge(const trial *it, seeded *random) {
 
 static double half_scale(const trial *it) {
     return it->rounding.to == GS_ROUND_HALF ? (double)it->rounding.scale : 1.0;
+}
+
+static double result_scale(const trial *it) {
+    return it->rounding.result_scale != 0.0f ? (double)it->rounding.result_scale : half_scale(it);
 }
 
 static double element_of(const trial *it, seeded *random) {
@@ -126,13 +136,12 @@ typedef struct outcome {
     gs_findings findings;
 } outcome;
 
-static double rounded(const trial *it, double x, gs_findings *findings) {
+static double rounded(const trial *it, double x, double scale, gs_findings *findings) {
     if (it->dtype == GSYNC_FLOAT64 || it->rounding.to == GS_ROUND_NOT || !isfinite(x)) {
         return x;
     }
     const bool is_half = it->rounding.to == GS_ROUND_HALF;
     const half_format format = is_half ? (half_format){5, 10} : (half_format){8, 7};
-    const double scale = is_half ? (double)it->rounding.scale : 1.0;
     uint16_t bits = half_nearest(format, x * scale);
     if ((bits & 0x7fffu) == half_infinity(format)) {
         findings->saturated++;
@@ -182,13 +191,14 @@ static void expect_of(outcome *expected, const trial *it, void *const *sources) 
         double sum = 0.0;
         for (int s = 0; s < it->source_count; s++) {
             const double x = shard_load(it->dtype, sources[s], it->first + i);
-            const double q = rounded(it, x, findings);
+            const double q = rounded(it, x, half_scale(it), findings);
             sum = s == 0 ? q : shard_rounded(it->dtype, sum + q);
             if (it->dtype == GSYNC_FLOAT32 && isfinite(x)) {
                 note_absmax(findings, x);
             }
         }
-        expected->result[i] = rounded(it, shard_rounded(it->dtype, sum / it->divisor), findings);
+        const double quotient = shard_rounded(it->dtype, sum / it->divisor);
+        expected->result[i] = rounded(it, quotient, result_scale(it), findings);
         if (!findings->has_nonfinite && !isfinite(expected->result[i])) {
             note_nonfinite(it, findings, sources, i);
         }
