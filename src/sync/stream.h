@@ -39,7 +39,7 @@ typedef struct gs_stream_ops {
     int (*device)(const gs_stream *stream);
     /* Collective over the lane. */
     gsync_status (*join)(gs_stream *stream, gs_lane *lane);
-    /* Waits a moment for what is queued if has_ended, and ends it otherwise. NULL accepted. */
+    /* Waits a moment for what is queued if has_ended, and then ends it. Some seconds at most. NULL accepted. */
     void (*close)(gs_stream *stream, bool has_ended);
     unsigned char *(*views)(const gs_stream *stream);
     /* The plan is new. */

@@ -203,22 +203,12 @@ static void release(void *argument) {
     gs_memory_free(stream);
 }
 
-/* What the trainer has not waited for is right to end well: the others count on it. */
-static void wait_for_steps(gs_stream *stream) {
-    for (int i = 0; i < GS_STREAM_TURNS; i++) {
-        if (stream->turns[i].is_open && stream->status == GSYNC_OK) {
-            (void)gs_stream_wait_event(stream, stream->turns[i].finished, NULL, NULL);
-        }
-    }
-}
-
 void gs_stream_close(gs_stream *stream, bool has_ended) {
     if (stream == NULL) {
         return;
     }
-    if (has_ended) {
-        wait_for_steps(stream);
-    } else {
+    /* What no host has waited for is right to end well, and the others count on it; but not for long. */
+    if (!has_ended || stream->status != GSYNC_OK || !gs_stream_drain(stream)) {
         gs_nccl_abort(stream->nccl);
     }
     gs_nccl *nccl = stream->nccl;

@@ -15,7 +15,7 @@
 static const uint64_t GRACE_NS = 1000000000;
 
 /* How long a reducer's memory is kept for what may still use it. */
-static const uint64_t DRAIN_NS = 2000000000;
+static const uint64_t DRAIN_NS = 1000000000;
 
 static const gs_patience for_device = {.look_ns = 50000, .yields = 20, .sleep_ns = 20000};
 
@@ -92,7 +92,7 @@ gsync_status gs_stream_wait_event(gs_stream *stream, void *event, gs_idle_functi
 
 bool gs_stream_drain(gs_stream *stream) {
     const uint64_t end = gs_clock_ns() + DRAIN_NS;
-    bool is_done = stream->queue == NULL;
+    bool is_done = stream->queue == NULL || stream->followed == NULL;
     if (!is_done && gs_cuda_record(stream->cuda, stream->followed, stream->queue) != GSYNC_OK) {
         return true; /* the device is lost, and nothing runs on it */
     }
