@@ -8,6 +8,7 @@
 #   links       public: the shared library; internal: also what is hidden in it           (public)
 #   wrap        functions that the program replaces, as ld's --wrap does; with malloc among them adds
 #               tests/support/alloc_fault.c. Needs links=internal in a rank test          (none)
+#   starts      ofast: as a program that is linked with -Ofast                            (none)
 #   labels      further ctest labels                                                      (none)
 #   memory      yes: run it under valgrind too; a rank test with 2 threads                (unit tests yes, others no)
 #
@@ -85,6 +86,10 @@ function(gradsync_test_program target source)
     foreach(symbol IN LISTS wraps)
         target_link_options(${target} PRIVATE LINKER:--wrap=${symbol})
     endforeach()
+    gradsync_test_says(${source} starts "" starts)
+    if(starts STREQUAL "ofast")
+        target_link_options(${target} PRIVATE -Ofast) # which links the start-up code that flushes subnormals
+    endif()
 endfunction()
 
 function(gradsync_test_properties test source processors)

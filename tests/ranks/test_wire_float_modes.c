@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=2,3 transports=threads,mpi timeout=60 */
+/* gsync-test: worlds=2,3 transports=threads,mpi timeout=60 starts=ofast */
 
 /*
- * Narrow wires in trainers whose floating-point is not as usual. This program is started as one that was built with
- * -Ofast is: subnormals are flushed from before main on, so that the library's threads inherit it. Some ranks have it
+ * Narrow wires in trainers whose floating-point is not as usual. This program is linked with -Ofast:
+ * subnormals are flushed from before main on, and the library's threads inherit it. Some ranks have it
  * otherwise. And trainers may have traps on.
  */
 
@@ -42,11 +42,6 @@ static bool does_flush(void) {
 #else
     return false;
 #endif
-}
-
-/* As the start-up code does that -Ofast links in. */
-__attribute__((constructor)) static void start_like_ofast(void) {
-    flush_subnormals(true);
 }
 
 /* Traps of all kinds but for results that are inexact, which nearly all are. */
