@@ -380,7 +380,7 @@ typedef struct gsync_wire_options {
     size_t elements_min;     /* shorter gradients travel native. 0: 1024, for TOPK 16384: what has one dimension, biases
                                 and norms, stays dense. 1: none is too short */
     uint32_t warmup_steps;   /* so many synchronised steps travel native first. FLOAT16 needs one at least, to know how
-                                large gradients are */
+                                large gradients are; float64 ones are made float32 for it from the first step on */
     gsync_feedback feedback; /* error feedback: what rounding lost is added to the next step's gradient. For SGD; with
                                 Adam-like optimizers it spoils the second moment (see docs/compression.md) */
     double density;          /* TOPK: the share of elements that travels, in (0, 1]. 0: 0.1 */

@@ -307,7 +307,7 @@ static gsync_status set_trainable(gsync_reducer *reducer, const char *name, int 
     uint32_t index;
     GS_TRY(gs_reducer_check_between_steps(reducer, "gsync_reducer_set_trainable"));
     GS_TRY(find_named(reducer, name, "gsync_reducer_set_trainable", &index));
-    if (reducer->was_committed && reducer->has_views) {
+    if (reducer->was_committed && reducer->has_views_anywhere) {
         return gs_fail(GSYNC_ERR_UNSUPPORTED,
                        "gsync_reducer_set_trainable: gradients in the library's memory keep their addresses, so this "
                        "reducer's set cannot change after commit: create another");

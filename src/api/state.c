@@ -41,11 +41,21 @@ size_t gsync_state_size(const gsync_reducer *reducer) {
     return reducer != NULL && reducer->was_committed ? size_of(reducer) : 0;
 }
 
+/* Gradients and wires, and what else decides who adds up which element. */
+static uint64_t digest_of(const gsync_reducer *reducer) {
+    const gs_group *group = reducer->comm->group;
+    const gsync_options *options = &reducer->options;
+    const uint64_t words[] = {gs_commit_digest(reducer),       (uint64_t)options->strategy, options->bucket_bytes_max,
+                              options->bucket_bytes_first_max, (uint64_t)group->host_count, (uint64_t)group->host,
+                              (uint64_t)group->local_count,    (uint64_t)group->local_rank};
+    return gs_host_hash(words, sizeof words, 0);
+}
+
 static state_header header_of(const gsync_reducer *reducer) {
     return (state_header){
         .magic = MAGIC,
         .bytes = size_of(reducer),
-        .gradients_digest = gs_commit_digest(reducer),
+        .gradients_digest = digest_of(reducer),
         .rank = reducer->comm->group->rank,
         .world_size = reducer->comm->group->world_size,
         .step = reducer->step,
@@ -101,8 +111,9 @@ static gsync_status check_header(const gsync_reducer *reducer, const state_heade
     }
     if (header->gradients_digest != own.gradients_digest || header->bytes != own.bytes || bytes < own.bytes) {
         return gs_fail(GSYNC_ERR_MISMATCH,
-                       "gsync_state_load: the state (%" PRIu64 " bytes) is of other gradients or wires than these "
-                       "(%" PRIu64 " bytes)",
+                       "gsync_state_load: the state (%" PRIu64
+                       " bytes) is of other gradients, wires, buckets or hosts than "
+                       "these (%" PRIu64 " bytes)",
                        header->bytes, own.bytes);
     }
     return GSYNC_OK;
@@ -126,6 +137,8 @@ static gsync_status load_order(gsync_reducer *reducer, const void *from, const s
     memcpy(reducer->order, order, count * sizeof *order);
     reducer->observes_order = header->observes_order != 0;
     reducer->step = header->step;
+    reducer->clipped_step = UINT64_MAX;
+    reducer->is_synced = false; /* gradients are of another step */
     reducer->pipeline.divisor = header->divisor;
     reducer->pipeline.half_scale = header->half_scale;
     gs_reducer_plan_anew(reducer);

@@ -128,7 +128,18 @@ static gsync_status allocate_residuals(const gsync_reducer *reducer, size_t inde
     return rule->codec != NULL ? allocate_residual(&residuals[GS_WIRE_RESULT], count) : GSYNC_OK;
 }
 
+/* From a commit that failed. */
+static void forget_residuals(gs_gradient *gradient) {
+    for (int stage = 0; stage < 2; stage++) {
+        gs_residual *residual = &gradient->residuals[stage];
+        gs_memory_free(residual->sides[0]);
+        gs_memory_free(residual->sides[1]);
+        *residual = (gs_residual){.valid = 0};
+    }
+}
+
 gsync_status gs_reducer_apply_wires(gsync_reducer *reducer) {
+    reducer->needs_findings = false;
     for (size_t i = 0; i < reducer->gradient_count; i++) {
         const uint32_t index = rule_of(reducer, i);
         const gs_wire_rule *rule = &reducer->pipeline.wires[index];
@@ -137,6 +148,9 @@ gsync_status gs_reducer_apply_wires(gsync_reducer *reducer) {
                            "gradient '%s' carries momentum: error feedback would feed errors back twice: set "
                            "gsync_wire_options.feedback to GSYNC_FEEDBACK_OFF, or its wire to GSYNC_WIRE_NATIVE",
                            reducer->gradients[i].name);
+        }
+        if (!reducer->was_committed) {
+            forget_residuals(&reducer->gradients[i]);
         }
         reducer->shapes[i].wire = index;
         reducer->shapes[i].block = gs_wire_rule_block(rule);
@@ -148,9 +162,6 @@ gsync_status gs_reducer_apply_wires(gsync_reducer *reducer) {
 
 void gs_reducer_free_residuals(gsync_reducer *reducer) {
     for (size_t i = 0; i < reducer->gradient_count; i++) {
-        for (int stage = 0; stage < 2; stage++) {
-            gs_memory_free(reducer->gradients[i].residuals[stage].sides[0]);
-            gs_memory_free(reducer->gradients[i].residuals[stage].sides[1]);
-        }
+        forget_residuals(&reducer->gradients[i]);
     }
 }

@@ -69,7 +69,7 @@ static narrow_wire common_wire_of(const gs_reduction *job) {
 
 /* Otherwise subnormal numbers and infinities get in the way of `round` where none is expected. */
 INLINE bool is_wire_moderate(const narrow_wire *wire) {
-    return wire->scale >= 0x1p-100f && wire->scale <= 0x1p100f && wire->undo >= 0x1p-100f && wire->undo <= 1.0f;
+    return wire->scale >= 0x1p-100f && wire->scale <= 0x1p100f && wire->undo >= 0x1p-100f && wire->undo <= 0x1p10f;
 }
 
 /* Below 2^-14 adding 0.5 leaves the rounding to the adder, whose unit there is the 2^-24 of subnormal halves. */

@@ -40,6 +40,7 @@ static void write_header(gs_lane *lane) {
     header->dtype = (int32_t)operation->dtype;
     header->op = (int32_t)operation->op;
     header->divide = (int32_t)operation->divide;
+    header->looks = operation->looks ? 1 : 0;
     header->is_private = operation->private_data != NULL ? 1 : 0;
     if (operation->data != NULL) {
         header->data = lane->group->ops->shares_address_space

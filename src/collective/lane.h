@@ -51,6 +51,7 @@ typedef struct gs_lane_wire {
     size_t block_bytes;
     gs_rounding rounding; /* one host: rounding in the sum is all there is to do, and round is not called. TO NOT: it
                              is, and the data must be private */
+    float (*result_scale)(void *owner); /* rounding to HALF: of results, once it is known what divides */
     void (*round)(void *owner, gs_wire_stage stage, size_t first, size_t count, float *data, gs_findings *findings);
     void (*encode)(void *owner, gs_wire_stage stage, size_t first, size_t count, float *data, void *wire,
                    gs_findings *findings);
@@ -96,6 +97,7 @@ struct gs_lane_operation {
     bool divides_by_micro_batches; /* WORLD and PARTICIPANTS: also by the micro-batches of the window */
     double loss_scale;             /* divides too, in the same division; 0: as 1. All ranks must agree */
     const gs_lane_wire *wire;      /* NULL: elements travel as they are */
+    gsync_dtype result_dtype;      /* what results are rounded to once they are written; 0: dtype */
     bool looks;                    /* SUM: outcome.findings are wanted */
 };
 

@@ -25,6 +25,7 @@ typedef struct gs_lane_header {
     uint8_t compares_micro_batches;
     uint8_t divides_by_micro_batches;
     uint8_t is_private;
+    uint8_t looks;
 } gs_lane_header;
 
 /* The number of the last operation for which a rank of this host has reached a point. Written by that rank only. */

@@ -97,6 +97,24 @@ void gs_lane_note(gs_lane *lane, const gs_findings *part, size_t first) {
     gs_findings_add(&lane->outcome.findings, part, first);
 }
 
+/* Results are float32 here, and will be rounded to 16 bits where they are written. */
+static bool is_narrowed_later(const gs_lane *lane) {
+    const gs_lane_operation *operation = &lane->operation;
+    const gsync_dtype result = (int)operation->result_dtype != 0 ? operation->result_dtype : operation->dtype;
+    return gs_dtype_is_floating(result) && result != gs_dtype_wide(result);
+}
+
+static gsync_dtype result_dtype(const gs_lane *lane) {
+    return is_narrowed_later(lane) && (int)lane->operation.result_dtype != 0 ? lane->operation.result_dtype
+                                                                             : lane->operation.dtype;
+}
+
+/* Squares are those of what ranks get, and it may have become infinite. */
+static void look_at_result(const gs_lane *lane, const float *data, size_t count, gs_findings *found) {
+    found->square_sum = 0;
+    gs_shard_look(data, count, result_dtype(lane), found);
+}
+
 void gs_lane_round_range(gs_lane *lane, gs_wire_stage stage, size_t first, size_t count, float *data) {
     const gs_lane_wire *wire = lane->operation.wire;
     gs_findings found = {0};
@@ -104,29 +122,9 @@ void gs_lane_round_range(gs_lane *lane, gs_wire_stage stage, size_t first, size_
     found.nonfinite_source = stage == GS_WIRE_CONTRIBUTION ? lane->group->rank : -1;
     if (stage == GS_WIRE_RESULT) {
         found.absmax = 0; /* that of contributions is asked for */
-        found.square_sum = gs_kernels_best()->square_sum_f32(data, count);
+        look_at_result(lane, data, count, &found);
     }
     gs_lane_note(lane, &found, first);
-}
-
-/* What ranks get of a 16-bit result is rounded to it, and may have become infinite. */
-static void look_as_narrow(const gs_lane *lane, const gs_lane_part *part, gs_findings *found) {
-    const gsync_dtype dtype = lane->operation.dtype;
-    float *data = (float *)(void *)part->data;
-    found->square_sum = 0;
-    for (size_t done = 0; done < part->count; done += GS_BLOCK) {
-        const size_t count = part->count - done < GS_BLOCK ? part->count - done : GS_BLOCK;
-        gs_wide_block wide;
-        uint16_t narrow[GS_BLOCK];
-        gs_widen(&wide, data + done, GSYNC_FLOAT32, count);
-        gs_narrow(narrow, &wide, dtype, count);
-        gs_widen(&wide, narrow, dtype, count);
-        found->square_sum += gs_kernels_best()->square_sum_f32(wide.f, count);
-        if (!found->has_nonfinite && !gs_kernels_best()->is_finite_f32(wide.f, count)) {
-            found->has_nonfinite = true;
-            found->nonfinite_element = done;
-        }
-    }
 }
 
 void gs_lane_note_part(gs_lane *lane, const gs_lane_part *part, gs_findings *found) {
@@ -134,10 +132,8 @@ void gs_lane_note_part(gs_lane *lane, const gs_lane_part *part, gs_findings *fou
     if (!operation->looks || part->count == 0) {
         return;
     }
-    if (operation->wire != NULL) {
-        found->square_sum = gs_kernels_best()->square_sum_f32((const float *)(void *)part->data, part->count);
-    } else if (operation->dtype != gs_dtype_wide(operation->dtype)) {
-        look_as_narrow(lane, part, found);
+    if (operation->wire != NULL || is_narrowed_later(lane)) {
+        look_at_result(lane, (const float *)(void *)part->data, part->count, found);
     }
     if (gs_lane_is_short(lane) && lane->group->host != 0) {
         found->square_sum = 0; /* every host has all of it */
@@ -154,6 +150,9 @@ static void reduce(gs_lane *lane, gs_shard_job *job, size_t first, bool has_resu
     gs_shard_reduce(job);
     job->findings = NULL;
     found.nonfinite_source = found.has_nonfinite ? rank_of_source(lane, found.nonfinite_source) : -1;
+    if (has_result && lane->operation.looks && lane->operation.dtype == GSYNC_FLOAT32 && is_narrowed_later(lane)) {
+        look_at_result(lane, job->targets[0], job->count, &found);
+    }
     found.square_sum = has_result ? found.square_sum : 0.0;
     gs_lane_note(lane, &found, first);
 }
@@ -190,6 +189,9 @@ static void sum_in_place(gs_lane *lane, size_t first, size_t count, void *mine) 
     job.divisor = gs_lane_divisor(lane);
     if (lane->operation.wire != NULL) {
         job.rounding = lane->operation.wire->rounding;
+        if (job.rounding.to == GS_ROUND_HALF) {
+            job.rounding.result_scale = lane->operation.wire->result_scale(lane->operation.wire->owner);
+        }
     }
     lane->outcome.is_data_touched = lane->outcome.is_data_touched || !gs_shard_changes_nothing(&job);
     reduce(lane, &job, first, true);

@@ -37,7 +37,7 @@ static bool is_same_call(const gs_lane_header *a, const gs_lane_header *b) {
 static bool is_same_work(const gs_lane_header *a, const gs_lane_header *b) {
     return a->dtype == b->dtype && a->count == b->count && a->topic.total == b->topic.total && a->op == b->op &&
            a->divide == b->divide && a->divides_by_micro_batches == b->divides_by_micro_batches &&
-           a->loss_scale == b->loss_scale && a->topic.digest == b->topic.digest;
+           a->loss_scale == b->loss_scale && a->looks == b->looks && a->topic.digest == b->topic.digest;
 }
 
 /* Words for the first difference between a rank and rank 0. */
@@ -68,6 +68,11 @@ static gsync_status describe_difference(const gs_lane_header *mine, const gs_lan
         return gs_fail(GSYNC_ERR_MISMATCH,
                        "%s: rank %d has the loss scale %g, rank 0 has %g: update the scaler on all ranks alike", here,
                        rank, mine->loss_scale, zero->loss_scale);
+    }
+    if (mine->looks != zero->looks) {
+        return gs_fail(GSYNC_ERR_MISMATCH,
+                       "%s: rank %d %s inf and NaN, rank 0 does %s: set the scaler on all ranks alike", here, rank,
+                       mine->looks != 0 ? "looks for" : "does not look for", zero->looks != 0 ? "look" : "not");
     }
     return gs_fail(GSYNC_ERR_MISMATCH, "%s: rank %d and rank 0 disagree on %s", here, rank,
                    mine->topic.step != 0 ? "the plan of the buckets" : "its arguments");

@@ -5,6 +5,8 @@
 #include "base/float_mode.h"
 #include "base/kernels.h"
 
+#include <math.h>
+
 #include <assert.h>
 #include <math.h>
 
@@ -174,6 +176,34 @@ static void reduce_block(const gs_shard_job *job, size_t first, size_t count) {
         divide(&wide, gs_dtype_wide(job->source_dtype), job->divisor, count);
     }
     store_block(job, &wide, first, count);
+}
+
+/* ---- looking ---- */
+
+static void look_at_block(const float *x, size_t first, size_t count, gsync_dtype dtype, gs_findings *found) {
+    const gs_kernels *const kernels = gs_kernels_best();
+    gs_wide_block wide;
+    uint16_t narrow[GS_BLOCK];
+    gs_widen(&wide, x + first, GSYNC_FLOAT32, count);
+    if (gs_dtype_wide(dtype) != dtype) {
+        gs_narrow(narrow, &wide, dtype, count);
+        gs_widen(&wide, narrow, dtype, count);
+    }
+    found->square_sum += kernels->square_sum_f32(wide.f, count);
+    if (!found->has_nonfinite && !kernels->is_finite_f32(wide.f, count)) {
+        size_t k = 0;
+        while (isfinite(wide.f[k])) {
+            k++;
+        }
+        found->has_nonfinite = true;
+        found->nonfinite_element = first + k;
+    }
+}
+
+void gs_shard_look(const float *x, size_t count, gsync_dtype dtype, gs_findings *found) {
+    for (size_t done = 0; done < count; done += GS_BLOCK) {
+        look_at_block(x, done, count - done < GS_BLOCK ? count - done : GS_BLOCK, dtype, found);
+    }
 }
 
 bool gs_shard_changes_nothing(const gs_shard_job *job) {

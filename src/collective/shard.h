@@ -28,6 +28,10 @@ typedef struct gs_shard_job {
 
 void gs_shard_reduce(const gs_shard_job *job);
 
+/* Squares and inf or NaN of float32 results as they will be once they are rounded to dtype, in which they may become
+ * infinite. nonfinite_element: of x; nonfinite_source stays. */
+void gs_shard_look(const float *x, size_t count, gsync_dtype dtype, gs_findings *found);
+
 /* A single rank whose data is reduced where it is. */
 bool gs_shard_changes_nothing(const gs_shard_job *job);
 

@@ -223,7 +223,6 @@ static uint64_t digest_of(const gs_bucket_plan *plan) {
         digest = mix(digest, bucket->gradient_count);
         digest = mix(digest, bucket->element_count);
         digest = mix(digest, (uint64_t)bucket->dtype);
-        digest = mix(digest, bucket->wire);
         for (uint32_t i = 0; i < bucket->gradient_count; i++) {
             const uint32_t index = plan->members[bucket->first + i];
             digest = mix(digest, index);

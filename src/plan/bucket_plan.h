@@ -47,8 +47,8 @@ typedef struct gs_bucket_plan {
                                neighbours of a flat gradient buffer stay neighbours */
     uint32_t *bucket_of;    /* per gradient; GS_NO_BUCKET when it is frozen or empty */
     size_t *element_offset; /* per gradient, inside its bucket */
-    uint64_t digest;        /* of everything above; never 0 after build */
-    uint32_t *scratch;      /* 3 x gradient_count: closing positions, sort space, new bucket numbers */
+    uint64_t digest;   /* of everything above but the numbers of wires, which each rank gives; never 0 after build */
+    uint32_t *scratch; /* 3 x gradient_count: closing positions, sort space, new bucket numbers */
     gs_bucket *scratch_buckets;
 } gs_bucket_plan;
 

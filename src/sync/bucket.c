@@ -26,14 +26,14 @@ static unsigned char *place_of(const gs_pipeline *pipeline, size_t bucket, unsig
 /* ---- what one gradient brings ---- */
 
 /* A gradient nobody marked in the window counts as zero when unused ones are looked for. */
-bool gs_bucket_is_unused(const gs_pipeline *pipeline, uint32_t index) {
+static bool is_unused(const gs_pipeline *pipeline, uint32_t index) {
     return pipeline->terms.finds_unused &&
            atomic_load_explicit(&pipeline->ledger->is_used[index], memory_order_relaxed) == 0;
 }
 
 /* With the library accumulating, only what was marked in this very micro-batch may be read again. */
 static bool brings_gradient(const gs_pipeline *pipeline, uint32_t index) {
-    if (!pipeline->step.has_gradient || gs_bucket_is_unused(pipeline, index)) {
+    if (!pipeline->step.has_gradient || is_unused(pipeline, index)) {
         return false;
     }
     return !pipeline->terms.finds_unused || pipeline->gradients[index].accumulator == NULL ||

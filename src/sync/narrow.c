@@ -54,11 +54,11 @@ size_t gs_narrow_place_count(const gs_plan_gradient *shape) {
 }
 
 /* A sum over ranks, and gradients that grow 32 times from one step to the next, are still below 65504. */
-float gs_narrow_half_scale(float absmax, int world_size) {
+float gs_narrow_half_scale(double absmax, int world_size) {
     enum { ROOM = 11 };
     int magnitude;
     int ranks;
-    (void)frexpf(absmax, &magnitude);
+    (void)frexp(absmax, &magnitude);
     (void)frexp((double)world_size, &ranks);
     int exponent = ROOM - magnitude - ranks;
     exponent = exponent > HALF_EXPONENT_MAX ? HALF_EXPONENT_MAX : exponent;
@@ -72,30 +72,45 @@ static uint64_t key_of(const gs_pipeline *pipeline, const gs_wire_rule *rule, ui
     return gs_host_hash(words, sizeof words, 0);
 }
 
-/* The scale is one for contributions, which are as large as the loss scale makes them; results were divided by that. */
-static float half_scale_of(const gs_pipeline *pipeline, gs_wire_stage stage) {
-    const double scale = (double)pipeline->half_scale * (stage == GS_WIRE_RESULT ? pipeline->step.loss_scale : 1.0);
+/* As many times smaller as contributions are results, but for those that a mean over all ranks leaves as they were. */
+static double shrinkage(const gs_pipeline *pipeline) {
+    const double times = gs_lane_last_outcome(pipeline->lane)->divisor / (double)pipeline->group->world_size;
+    return times > 0.0 ? ldexp(1.0, ilogb(times)) : 1.0;
+}
+
+/* half_scale is for gradients without a loss scale. Contributions have it; results were divided, also by weights. */
+float gs_narrow_scale(const gs_pipeline *pipeline, gs_wire_stage stage) {
+    const double least = ldexp(1.0, HALF_EXPONENT_MIN);
     const double most = ldexp(1.0, HALF_EXPONENT_MAX);
-    return (float)(scale < most ? scale : most);
+    const double unit = stage == GS_WIRE_RESULT ? shrinkage(pipeline) : 1.0 / pipeline->step.loss_scale;
+    const double scale = (double)pipeline->half_scale * unit;
+    return (float)(scale > most ? most : (scale < least ? least : scale));
+}
+
+static float result_scale(void *owner) {
+    return gs_narrow_scale(owner, GS_WIRE_RESULT);
 }
 
 /* What is rounded at random has the right mean, and what is rounded last has to be as close as it can. */
 static gs_codec_terms terms_of(const gs_pipeline *pipeline, gs_wire_stage stage, const gs_stretch *part) {
     const gs_wire_rule *rule = rule_of(pipeline, pipeline->bucket);
     const bool is_stochastic = rule->is_stochastic && stage == GS_WIRE_CONTRIBUTION;
-    return (gs_codec_terms){.scale = rule->wire == GSYNC_WIRE_FLOAT16 ? half_scale_of(pipeline, stage) : 1.0f,
+    return (gs_codec_terms){.scale = rule->wire == GSYNC_WIRE_FLOAT16 ? gs_narrow_scale(pipeline, stage) : 1.0f,
                             .is_stochastic = is_stochastic,
                             .key = is_stochastic ? key_of(pipeline, rule, part->index) : 0,
                             .element = part->first};
 }
 
-/* The residual to use, or NULL. A rank that has no data does not send what it owes either; nor does a host. And what is
- * owed of a gradient that may be unused by all, whose result is then written nowhere, waits until it is used. */
+/*
+ * The residual to use, or NULL. A rank that has no data does not send what it owes either; nor does a host. Results are
+ * the same whatever this rank marked or brought: of a short one every host keeps the residual, and all must agree.
+ */
 static gs_residual *residual_of(gs_pipeline *pipeline, gs_wire_stage stage, uint32_t index) {
     gs_residual *residual = &pipeline->gradients[index].residuals[stage];
     const bool has_data =
         pipeline->group->host_count > 1 ? gs_lane_host_contributes(pipeline->lane) : pipeline->step.contributes;
-    const bool takes_part = (stage == GS_WIRE_RESULT || has_data) && !gs_bucket_is_unused(pipeline, index);
+    const bool is_divided = gs_lane_last_outcome(pipeline->lane)->divisor != 0.0; /* else the result is zero */
+    const bool takes_part = stage == GS_WIRE_RESULT ? is_divided : has_data;
     return residual->sides[0] != NULL && takes_part ? residual : NULL;
 }
 
@@ -236,8 +251,7 @@ static gs_rounding rounding_of(const gs_pipeline *pipeline, const gs_wire_rule *
     }
     if (rule->wire == GSYNC_WIRE_FLOAT16) {
         rounding.to = GS_ROUND_HALF;
-        rounding.scale = half_scale_of(pipeline, GS_WIRE_CONTRIBUTION);
-        rounding.result_scale = half_scale_of(pipeline, GS_WIRE_RESULT);
+        rounding.scale = gs_narrow_scale(pipeline, GS_WIRE_CONTRIBUTION);
     } else if (rule->wire == GSYNC_WIRE_BFLOAT16) {
         rounding.to = GS_ROUND_BFLOAT;
     }
@@ -255,6 +269,7 @@ const gs_lane_wire *gs_narrow_prepare(gs_pipeline *pipeline, size_t bucket) {
         .block = measures ? 1 : rule->codec->block,
         .block_bytes = measures ? sizeof(float) : rule->codec->block_bytes,
         .rounding = rounding_of(pipeline, rule, measures),
+        .result_scale = result_scale,
         .round = round_range,
         .encode = encode_range,
         .decode = decode_range,
@@ -293,18 +308,21 @@ void gs_narrow_fold(gs_pipeline *pipeline) {
 
 /* A gradient that no rank used does not get its result, so what was sent for it did not arrive. */
 void gs_narrow_settle(gs_pipeline *pipeline, bool counts) {
+    /* Where nothing divides the result is zero, whatever was sent. */
+    const bool is_paid = counts && pipeline->outcome.divisor != 0.0;
     for (size_t i = 0; i < pipeline->plan->gradient_count; i++) {
         const bool arrives = !pipeline->terms.finds_unused || pipeline->gradients[i].is_used_anywhere;
         for (int stage = 0; stage < 2; stage++) {
             gs_residual *residual = &pipeline->gradients[i].residuals[stage];
-            residual->valid ^= residual->is_written && counts && arrives;
+            residual->valid ^= residual->is_written && is_paid && arrives;
             residual->is_written = false;
         }
     }
-    if (counts && pipeline->outcome.divisor != 0.0) {
+    if (is_paid) {
         pipeline->divisor = pipeline->outcome.divisor;
     }
     if (counts && pipeline->findings.absmax > 0.0f) {
-        pipeline->half_scale = gs_narrow_half_scale(pipeline->findings.absmax, pipeline->group->world_size);
+        const double absmax = (double)pipeline->findings.absmax / pipeline->step.loss_scale;
+        pipeline->half_scale = gs_narrow_half_scale(absmax, pipeline->group->world_size);
     }
 }

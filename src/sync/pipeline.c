@@ -200,6 +200,7 @@ static gsync_status post_bucket(gs_pipeline *pipeline) {
         .dtype = gs_narrow_dtype(pipeline, pipeline->bucket),
         .op = GSYNC_SUM,
         .wire = gs_narrow_prepare(pipeline, pipeline->bucket),
+        .result_dtype = bucket->dtype,
         .loss_scale = pipeline->step.loss_scale,
         .looks = pipeline->terms.looks,
         .divide = pipeline->terms.divide,

@@ -112,9 +112,9 @@ struct gs_pipeline {
     gs_pipeline_terms terms;
     size_t *slot_offset;                   /* per bucket of the plan: bytes into this rank's slots */
     gs_wire_rule wires[GS_PLAN_WIRES_MAX]; /* 0: native */
-    float half_scale;                      /* FLOAT16: the power of two for this step; 0: not known yet */
-    double divisor;                        /* of the last step that counted and had one */
-    gs_lane_wire wire;                     /* of the bucket at work */
+    float half_scale;  /* FLOAT16: the power of two for gradients without a loss scale; 0: not known yet */
+    double divisor;    /* of the last step that counted and had one */
+    gs_lane_wire wire; /* of the bucket at work */
     gs_sparse sparse;
     gs_choice *choices;     /* per bucket; NULL: nothing is is_auto */
     uint64_t choices_since; /* the plan is as old as this step */
@@ -221,8 +221,10 @@ void gs_narrow_owe(gs_residual *residual, const float *rest, size_t count, float
 /* Before another plan: others may add up an element then, so what this rank owes of results it owes as a
  * contribution. */
 void gs_narrow_fold(gs_pipeline *pipeline);
+/* FLOAT16: by what elements are multiplied before they are rounded. */
+float gs_narrow_scale(const gs_pipeline *pipeline, gs_wire_stage stage);
 /* The power of two by which gradients of up to this magnitude are multiplied before they become float16. */
-float gs_narrow_half_scale(float absmax, int world_size);
+float gs_narrow_half_scale(double absmax, int world_size);
 /* Bytes that an element of a gradient may need in the library's memory, however it travels. */
 size_t gs_narrow_place_size(gsync_dtype dtype, uint32_t wire, bool sums_wide);
 /* Its elements with what fills up its last block. */
@@ -237,8 +239,6 @@ typedef struct gs_stretch {
 } gs_stretch;
 /* From an element of the bucket on, up to count elements. */
 gs_stretch gs_bucket_stretch(const gs_pipeline *pipeline, size_t bucket, size_t element, size_t count);
-/* finds_unused: this rank marked it in no micro-batch of the window. */
-bool gs_bucket_is_unused(const gs_pipeline *pipeline, uint32_t index);
 /* The gradient that holds it. */
 uint32_t gs_bucket_member(const gs_pipeline *pipeline, size_t bucket, size_t element);
 

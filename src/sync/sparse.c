@@ -3,6 +3,7 @@
 
 #include "base/float_mode.h"
 #include "base/memory.h"
+#include "collective/shard.h"
 #include "sync/pipeline.h"
 
 #include <math.h>
@@ -95,7 +96,7 @@ static void note_nonfinite(gs_pipeline *pipeline, uint32_t index, size_t count, 
 static void choose(gs_pipeline *pipeline, uint32_t index, gs_sparse_entry *entries) {
     gs_sparse *sparse = &pipeline->sparse;
     gs_residual *residual = &pipeline->gradients[index].residuals[GS_WIRE_CONTRIBUTION];
-    const bool feeds_back = residual->sides[0] != NULL && !gs_bucket_is_unused(pipeline, index);
+    const bool feeds_back = residual->sides[0] != NULL;
     const size_t count = gs_tensor_count(&pipeline->gradients[index].tensor);
     const size_t k_max = kept(pipeline, index);
     const float unit = (float)pipeline->step.loss_scale;
@@ -215,13 +216,11 @@ static void divide(gs_pipeline *pipeline, size_t count) {
 
 /* All ranks have all of the result; the squares are counted by one of them. */
 static void note_result(gs_pipeline *pipeline, uint32_t index, size_t count) {
-    gs_findings found = {.square_sum = gs_kernels_best()->square_sum_f32(pipeline->sparse.dense, count)};
-    if (!isfinite(found.square_sum)) {
-        note_nonfinite(pipeline, index, count, -1);
-    }
-    if (pipeline->group->rank == 0) {
-        gs_findings_note(pipeline, pipeline->bucket, &found);
-    }
+    gs_findings found = {.nonfinite_source = -1};
+    gs_shard_look(pipeline->sparse.dense, count, bucket_of(pipeline)->dtype, &found);
+    found.nonfinite_element += pipeline->plan->element_offset[index];
+    found.square_sum = pipeline->group->rank == 0 ? found.square_sum : 0.0;
+    gs_findings_note(pipeline, pipeline->bucket, &found);
 }
 
 static void add_up(gs_pipeline *pipeline) {

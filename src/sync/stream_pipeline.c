@@ -51,7 +51,7 @@ static void choose_wire(const gs_stream *stream, route *way) {
     way->wire = gs_narrow_dtype(pipeline, way->bucket);
     if (gs_narrow_is_on(pipeline, way->bucket)) {
         way->wire = wire == GSYNC_WIRE_FLOAT16 ? GSYNC_FLOAT16 : GSYNC_BFLOAT16;
-        way->scale = wire == GSYNC_WIRE_FLOAT16 ? pipeline->half_scale : 1.0f;
+        way->scale = wire == GSYNC_WIRE_FLOAT16 ? gs_narrow_scale(pipeline, GS_WIRE_CONTRIBUTION) : 1.0f;
     }
     way->size = gsync_dtype_size(way->wire);
 }

@@ -2,6 +2,7 @@
 /* gsync-test: worlds=1,2 transports=threads,mpi */
 #include "ranks.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Which gradients travel how, and who is told when that cannot be. */
@@ -144,6 +145,102 @@ static void momentum_and_feedback_do_not_go_together(ranks_context *ctx) {
     CHECK_OK(gsync_reducer_commit(model->reducer));
 }
 
+/* Each rank may name wires in an order of its own: what counts is how each gradient travels. */
+static void the_order_of_calls_does_not_matter(ranks_context *ctx) {
+    ranks_model *model = registered(ctx, NULL);
+    const gsync_wire wires[2] = {GSYNC_WIRE_INT8, GSYNC_WIRE_BFLOAT16};
+    const char *const names[2] = {"p0", "p1"};
+    for (int i = 0; i < 2; i++) {
+        const int which = (i + ctx->rank) % 2;
+        CHECK_OK(gsync_reducer_set_wire(model->reducer, names[which], wires[which], NULL));
+    }
+    CHECK_OK(gsync_reducer_commit(model->reducer));
+    CHECK_SAME_ON_ALL(ctx, gsync_plan_digest(model->reducer));
+    ranks_model_fill(model, RANKS_FLOATS, 1);
+    CHECK_OK(ranks_model_step(model, NULL, NULL));
+}
+
+/* What a refused commit had prepared on one rank does not stay. */
+static void a_refused_commit_leaves_nothing(ranks_context *ctx) {
+    gsync_wire_options options = GSYNC_WIRE_OPTIONS_INIT;
+    gsync_options checked = GSYNC_OPTIONS_INIT;
+    checked.replica_check_interval = 1;
+    options.feedback = GSYNC_FEEDBACK_ON;
+    ranks_model *model = registered(ctx, &checked);
+    CHECK_OK(gsync_reducer_set_wire(model->reducer, NULL, GSYNC_WIRE_INT8, ctx->rank == 0 ? &options : NULL));
+    CHECK_STATUS(gsync_reducer_commit(model->reducer), GSYNC_ERR_MISMATCH);
+    CHECK_OK(gsync_reducer_set_wire(model->reducer, NULL, GSYNC_WIRE_INT8, NULL));
+    CHECK_OK(gsync_reducer_commit(model->reducer));
+    for (uint64_t step = 1; step <= 4 && !ranks_has_failed(ctx); step++) {
+        ranks_model_fill(model, RANKS_FLOATS, step);
+        CHECK_OK(ranks_model_step(model, NULL, NULL));
+    }
+    ranks_model *native = registered(ctx, NULL);
+    CHECK_OK(gsync_reducer_set_wire(native->reducer, NULL, ctx->rank == 0 ? GSYNC_WIRE_INT8 : GSYNC_WIRE_NATIVE, NULL));
+    CHECK_STATUS(gsync_reducer_commit(native->reducer), GSYNC_ERR_MISMATCH);
+    CHECK_OK(gsync_reducer_set_wire(native->reducer, NULL, GSYNC_WIRE_NATIVE, NULL));
+    CHECK_OK(gsync_reducer_commit(native->reducer));
+    ranks_model_fill(native, RANKS_INTEGERS, 1);
+    CHECK_OK(ranks_model_step(native, NULL, NULL));
+    CHECK_MODEL_MEAN(native, RANKS_INTEGERS, 1);
+}
+
+/* The scale of FLOAT16 follows a loss scale that comes, goes or jumps, and weights that make results small. */
+static void float16_follows_scales_and_weights(ranks_context *ctx) {
+    static const double scales[] = {0, 0, 65536, 65536, 0, 0x1p24, 1};
+    gsync_options options = GSYNC_OPTIONS_INIT;
+    options.op = GSYNC_WEIGHTED_MEAN;
+    options.wire = GSYNC_WIRE_FLOAT16;
+    ranks_model *model = registered(ctx, &options);
+    float *grad = model->tensors[0].grad;
+    REQUIRE_OK(gsync_reducer_commit(model->reducer));
+    for (size_t step = 0; step < sizeof scales / sizeof *scales && !ranks_has_failed(ctx); step++) {
+        gsync_scaler_options of = GSYNC_SCALER_OPTIONS_INIT;
+        gsync_scaler *scaler = NULL;
+        gsync_step_info info = GSYNC_STEP_INFO_INIT;
+        of.scale = scales[step];
+        if (scales[step] != 0) {
+            REQUIRE_OK(gsync_scaler_create(&scaler, &of));
+        }
+        REQUIRE_OK(gsync_reducer_set_scaler(model->reducer, scaler));
+        ranks_model_fill(model, RANKS_INTEGERS, 1);
+        for (size_t k = 0; k < counts[0]; k++) {
+            grad[k] = ldexpf(1.0f, -(int)(k % 12)) * 1e6f * (scales[step] != 0 ? (float)scales[step] : 1.0f);
+        }
+        REQUIRE_OK(gsync_begin(model->reducer, GSYNC_SYNC));
+        REQUIRE_OK(gsync_set_weight(model->reducer, 1e6));
+        REQUIRE_OK(gsync_finish(model->reducer, &info));
+        for (size_t k = 0; k < counts[0] && !ranks_has_failed(ctx); k++) {
+            const double wanted = ldexp(1.0, -(int)(k % 12));
+            CHECK_NEAR((double)grad[k], wanted, wanted * 0x1p-10);
+        }
+        CHECK_EQ(info.values_saturated, 0);
+        CHECK_OK(gsync_reducer_set_scaler(model->reducer, NULL));
+        gsync_scaler_destroy(&scaler);
+    }
+}
+
+/* A half that becomes infinite only where the result is written is found there. */
+static void an_overflow_of_the_gradients_own_type_is_found(ranks_context *ctx) {
+    for (int i = 0; i < 4 && !ranks_has_failed(ctx); i++) {
+        static const gsync_wire wires[] = {GSYNC_WIRE_NATIVE, GSYNC_WIRE_INT8, GSYNC_WIRE_BFLOAT16, GSYNC_WIRE_TOPK};
+        gsync_options options = GSYNC_OPTIONS_INIT;
+        gsync_step_info info = GSYNC_STEP_INFO_INIT;
+        options.op = GSYNC_SUM;
+        options.checks_finite = 1;
+        options.accumulation = i == 0 ? GSYNC_CLIENT_OVERWRITES : GSYNC_CLIENT_ACCUMULATES;
+        ranks_model *model = ranks_model_new(ctx, counts, TENSORS, GSYNC_FLOAT16);
+        REQUIRE_OK(ranks_model_register(model, NULL, &options));
+        REQUIRE_OK(gsync_reducer_set_wire(model->reducer, NULL, wires[i], NULL));
+        REQUIRE_OK(gsync_reducer_commit(model->reducer));
+        ranks_model_fill(model, RANKS_INTEGERS, 1);
+        ranks_store(model->tensors[0].grad, GSYNC_FLOAT16, 33333, 60000.0);
+        CHECK_OK(ranks_model_step(model, NULL, &info));
+        CHECK_EQ(info.found_inf, 1);
+        CHECK_CONTAINS(info.found_inf_gradient, "p0");
+    }
+}
+
 /* p0 travels narrow from its third step on, and only then its result is not the exact mean. */
 static void the_warm_up_is_native(ranks_context *ctx) {
     gsync_wire_options options = GSYNC_WIRE_OPTIONS_INIT;
@@ -168,4 +265,8 @@ RANKS_MAIN(RANKS_TEST(later_patterns_win), RANKS_TEST(short_gradients_stay_nativ
            RANKS_TEST(a_gradient_of_the_wires_own_type_travels_as_it_is), RANKS_TEST(nonsense_is_refused_by_name),
            RANKS_TEST(there_are_seven_different_wires_at_most), RANKS_TEST_WITH(ranks_compare_wires, .world_min = 2),
            RANKS_TEST_WITH(momentum_and_feedback_do_not_go_together, .world_min = 2),
+           RANKS_TEST_WITH(the_order_of_calls_does_not_matter, .world_min = 2),
+           RANKS_TEST_WITH(a_refused_commit_leaves_nothing, .world_min = 2),
+           RANKS_TEST(float16_follows_scales_and_weights),
+           RANKS_TEST_WITH(an_overflow_of_the_gradients_own_type_is_found, .world_min = 2),
            RANKS_TEST_WITH(the_warm_up_is_native, .world_min = 2))

@@ -155,11 +155,11 @@ void wire_round(gsync_wire wire, float scale, float *x, size_t count) {
     }
 }
 
-float wire_half_scale(float absmax, int world) {
+float wire_half_scale(double absmax, int world) {
     /* 2^11 for a power of two of ranks at least as large as the world; no further than float16's factors go. */
     int magnitude;
     int ranks = 1;
-    (void)frexpf(absmax, &magnitude);
+    (void)frexp(absmax, &magnitude);
     while ((1 << ranks) <= world) {
         ranks++;
     }
@@ -246,8 +246,9 @@ static void pass(wire_reference *reference, size_t index, float *x, const float 
         }
     } else {
         /* Contributions are as large as the loss scale makes them, and results were divided by it. */
-        const double scale = (double)reference->half_scale * (sender >= 0 ? 1.0 : reference->loss_scale);
-        wire_round(gradient->wire, (float)(scale < 0x1p126 ? scale : 0x1p126), x, count);
+        const double shrinkage = ldexp(1.0, ilogb(reference->divisor / reference->world));
+        const double scale = (double)reference->half_scale * (sender >= 0 ? 1.0 / reference->loss_scale : shrinkage);
+        wire_round(gradient->wire, (float)fmax(fmin(scale, 0x1p126), 0x1p-112), x, count);
     }
     for (size_t k = 0; k < count && owed_next != NULL; k++) {
         owed_next[k] = quotient_of(sum_of(wanted[k], -x[k]), (double)unit);
@@ -419,7 +420,7 @@ static void settle(wire_reference *reference) {
         exchange(&gradient->owed_of_result, &gradient->owed_of_result_next);
     }
     if (reference->absmax > 0.0f) {
-        reference->half_scale = wire_half_scale(reference->absmax, reference->world);
+        reference->half_scale = wire_half_scale((double)reference->absmax / reference->loss_scale, reference->world);
     }
 }
 

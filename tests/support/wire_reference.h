@@ -78,7 +78,7 @@ bool wire_reference_is_narrow(const wire_reference *reference, size_t gradient);
 void wire_round(gsync_wire wire, float scale, float *x, size_t count);
 
 /* The scale for gradients of up to this magnitude. */
-float wire_half_scale(float absmax, int world);
+float wire_half_scale(double absmax, int world);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* gsync-test: memory=no */
 #include "base/kernels.h"
 
 #include "../collective/shard_oracle.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: timeout=120 */
+/* gsync-test: timeout=120 memory=no */
 
 /* A rank may leave as soon as an operation has ended for it. Those who are just about to see that must not take it for
  * one that left in the middle. */
