@@ -6,9 +6,9 @@
 
 /* GS-78, GS-79: nothing grows with communicators that are made and destroyed, failed ones too, nor with steps. */
 
-enum { CYCLES = 200, WARM_CYCLES = 20, STEPS = 5000, STEPS_LONG = 50000, TIMEOUT_MS = 200 };
-
-static const gsync_comm_options impatient = {.struct_size = sizeof impatient, .timeout_ms = TIMEOUT_MS};
+enum { CYCLES = 200, WARM_CYCLES = 20, STEPS = 5000, STEPS_LONG = 50000 };
+/* ThreadSanitizer has a thread of its own as soon as the program has made one. */
+enum { THREADS_ALONE = HAS_TSAN ? 2 : 1 };
 
 typedef struct usage {
     long threads;
@@ -20,8 +20,8 @@ typedef struct usage {
 static long count_entries(const char *path) {
     long count = 0;
     DIR *directory = opendir(path);
-    while (directory != NULL && readdir(directory) != NULL) {
-        count++;
+    for (const struct dirent *entry; directory != NULL && (entry = readdir(directory)) != NULL;) {
+        count += entry->d_name[0] != '.';
     }
     if (directory != NULL) {
         closedir(directory);
@@ -36,17 +36,21 @@ static usage usage_now(void) {
                    .allocations = simcuda_allocations()};
 }
 
-/* Threads that have ended may still be listed for a moment. */
-static void expect_same_usage(const usage *before) {
-    const uint64_t limit = gs_clock_ns() + (uint64_t)GRACE_MS * 1000000u;
-    usage now = usage_now();
-    while (memcmp(&now, before, sizeof now) != 0 && gs_clock_ns() < limit) {
-        now = usage_now();
+/* Threads that have ended, joined ones too, may still be listed for a while, and streams end theirs in the background.
+ * One that never ends makes this wait until the test's timeout. */
+static usage usage_when_alone(void) {
+    while (count_entries("/proc/self/task") > THREADS_ALONE) {
+        simcuda_wait_idle();
+        sched_yield();
     }
-    assert_int_equal(now.threads, before->threads);
-    assert_int_equal(now.files, before->files);
-    assert_int_equal(now.objects, before->objects);
-    assert_int_equal(now.allocations, before->allocations);
+    return usage_now();
+}
+
+static void expect_only_files(const usage *now, long files) {
+    assert_int_equal(now->threads, THREADS_ALONE);
+    assert_int_equal(now->files, files);
+    assert_int_equal(now->objects, 0);
+    assert_int_equal(now->allocations, 0);
 }
 
 static void step_once(nccl_rank *self) {
@@ -67,11 +71,11 @@ static void repeat_cycles(nccl_rank_function *cycle, int cycles) {
     for (int i = 0; i < cycles; i++) {
         run_nccl_ranks(2, NULL, cycle);
         if (i + 1 == WARM_CYCLES) {
-            warm = usage_now();
+            warm = usage_when_alone();
         }
     }
-    expect_same_usage(&warm);
-    expect_nothing_left();
+    const usage now = usage_when_alone();
+    expect_only_files(&now, warm.files);
 }
 
 static void GS_78_cycles_of_communicators_leave_nothing(void **state) {
@@ -80,7 +84,7 @@ static void GS_78_cycles_of_communicators_leave_nothing(void **state) {
 }
 
 static void fail_to_begin(nccl_rank *self) {
-    CHECK_STATUS(gsync_comm_from_nccl(&self->comm, self->trainers, &impatient), GSYNC_ERR_TRANSPORT);
+    CHECK_STATUS(gsync_comm_from_nccl(&self->comm, self->trainers, NULL), GSYNC_ERR_TRANSPORT);
 }
 
 static void GS_78_cycles_that_fail_leave_nothing_either(void **state) {
@@ -92,11 +96,11 @@ static void GS_78_cycles_that_fail_leave_nothing_either(void **state) {
         simcuda_fault("ncclCommSplit", 1, 1, SIMCUDA_RETURNS, ncclSystemError);
         run_bare_ranks(2, fail_to_begin);
         if (i + 1 == WARM_CYCLES) {
-            warm = usage_now();
+            warm = usage_when_alone();
         }
     }
-    expect_same_usage(&warm);
-    expect_nothing_left();
+    const usage now = usage_when_alone();
+    expect_only_files(&now, warm.files);
 }
 
 static void take_many_steps(nccl_rank *self) {
@@ -110,7 +114,8 @@ static void take_many_steps(nccl_rank *self) {
     }
     if (self->rank == 0) {
         const usage after = usage_now();
-        CHECK(before.threads == after.threads && before.files == after.files);
+        /* The thread that split the ncclComm_t was joined, but may still have been listed. */
+        CHECK(after.threads <= before.threads && before.files == after.files);
         CHECK(before.objects == after.objects && before.allocations == after.allocations);
     }
     /* Nobody makes or ends anything before the other has counted. */
