@@ -119,6 +119,58 @@ static void is_as_it_was_after_a_refused_load(ranks_context *ctx) {
     check_equal(model, twin);
 }
 
-RANKS_MAIN(RANKS_TEST(goes_on_from_a_saved_state), RANKS_TEST_WITH(would_go_on_differently_without_it, .world_min = 2),
+/* Who owes what depends on where ranks are. */
+static void refuses_a_state_of_other_hosts(ranks_context *ctx) {
+    gsync_wire_options wire = GSYNC_WIRE_OPTIONS_INIT;
+    gsync_comm_options apart = ctx->comm_options;
+    gsync_comm *comm = NULL;
+    gsync_reducer *other = NULL;
+    apart.ranks_per_host = 1;
+    ranks_model *model = open_model(ctx, GSYNC_WIRE_INT8);
+    const size_t bytes = gsync_state_size(model->reducer);
+    void *state = ranks_memory(ctx, bytes);
+    REQUIRE_OK(gsync_state_save(model->reducer, state, bytes));
+    gsync_reducer_destroy(&model->reducer);
+    REQUIRE_OK(gsync_comm_create(&comm, &apart));
+    gsync_options options = GSYNC_OPTIONS_INIT;
+    wire.elements_min = 100;
+    wire.feedback = GSYNC_FEEDBACK_ON;
+    options.bucket_bytes_max = 16384;
+    CHECK_OK(gsync_reducer_create(&other, comm, &options));
+    for (size_t i = 0; i < TENSORS; i++) {
+        CHECK_OK(gsync_reducer_add(other, model->tensors[i].name, model->tensors[i].grad, counts[i], GSYNC_FLOAT32));
+    }
+    CHECK_OK(gsync_reducer_set_wire(other, NULL, GSYNC_WIRE_INT8, &wire));
+    CHECK_OK(gsync_reducer_commit(other));
+    CHECK_STATUS(gsync_state_load(other, state, bytes), GSYNC_ERR_MISMATCH);
+    CHECK_CONTAINS(gsync_last_error(), "hosts");
+    gsync_reducer_destroy(&other);
+    gsync_comm_destroy(&comm);
+}
+
+/* A step that is done over after a load was not clipped yet. */
+static void clips_a_step_that_is_done_over(ranks_context *ctx) {
+    gsync_options options = GSYNC_OPTIONS_INIT;
+    double norm = 0;
+    options.computes_norm = 1;
+    ranks_model *model = ranks_model_new(ctx, counts, TENSORS, GSYNC_FLOAT32);
+    REQUIRE_OK(ranks_model_open(model, &options));
+    const size_t bytes = gsync_state_size(model->reducer);
+    void *state = ranks_memory(ctx, bytes);
+    run(model, 0, 1);
+    REQUIRE_OK(gsync_state_save(model->reducer, state, bytes));
+    for (int time = 0; time < 2; time++) {
+        run(model, 1, 1);
+        CHECK_OK(gsync_clip_grad_norm(model->reducer, 1e-3, &norm));
+        CHECK(norm > 1e-2);
+        REQUIRE_OK(gsync_state_load(model->reducer, state, bytes));
+        CHECK_STATUS(gsync_clip_grad_norm(model->reducer, 1.0, NULL), GSYNC_ERR_STATE);
+    }
+}
+
+RANKS_MAIN(RANKS_TEST(goes_on_from_a_saved_state),
+           RANKS_TEST_WITH(refuses_a_state_of_other_hosts, .world_min = 2, .needs_mpi = true),
+           RANKS_TEST(clips_a_step_that_is_done_over),
+           RANKS_TEST_WITH(would_go_on_differently_without_it, .world_min = 2),
            RANKS_TEST_WITH(refuses_what_is_no_state_of_this_reducer, .world_min = 2),
            RANKS_TEST(is_as_it_was_after_a_refused_load))

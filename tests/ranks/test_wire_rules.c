@@ -241,6 +241,35 @@ static void an_overflow_of_the_gradients_own_type_is_found(ranks_context *ctx) {
     }
 }
 
+/* Between hosts every host rounds a short result; a rank that did not mark the gradient must do as the others do. */
+static void hosts_agree_on_a_gradient_that_one_did_not_use(ranks_context *ctx) {
+    gsync_wire_options wire = GSYNC_WIRE_OPTIONS_INIT;
+    gsync_options options = GSYNC_OPTIONS_INIT;
+    gsync_comm_options apart = ctx->comm_options;
+    gsync_comm *comm = NULL;
+    gsync_reducer *reducer = NULL;
+    float *grad = ranks_memory(ctx, 1024 * sizeof *grad);
+    apart.ranks_per_host = 1;
+    wire.feedback = GSYNC_FEEDBACK_ON;
+    options.finds_unused = 1;
+    options.replica_check_interval = 1;
+    REQUIRE_OK(gsync_comm_create(&comm, &apart));
+    CHECK_OK(gsync_reducer_create(&reducer, comm, &options));
+    CHECK_OK(gsync_reducer_add(reducer, "grad", grad, 1024, GSYNC_FLOAT32));
+    CHECK_OK(gsync_reducer_set_wire(reducer, NULL, GSYNC_WIRE_INT8, &wire));
+    CHECK_OK(gsync_reducer_commit(reducer));
+    for (int step = 0; step < 12 && !ranks_has_failed(ctx); step++) {
+        ranks_fill(ctx, grad, 1024, GSYNC_FLOAT32, (ranks_source){.kind = RANKS_FLOATS, .round = (uint64_t)step});
+        CHECK_OK(gsync_begin(reducer, GSYNC_SYNC));
+        if (step % 3 != ctx->rank % 3) {
+            CHECK_OK(gsync_ready(reducer, grad));
+        }
+        CHECK_OK(gsync_finish(reducer, NULL));
+    }
+    gsync_reducer_destroy(&reducer);
+    gsync_comm_destroy(&comm);
+}
+
 /* p0 travels narrow from its third step on, and only then its result is not the exact mean. */
 static void the_warm_up_is_native(ranks_context *ctx) {
     gsync_wire_options options = GSYNC_WIRE_OPTIONS_INIT;
@@ -265,6 +294,7 @@ RANKS_MAIN(RANKS_TEST(later_patterns_win), RANKS_TEST(short_gradients_stay_nativ
            RANKS_TEST(a_gradient_of_the_wires_own_type_travels_as_it_is), RANKS_TEST(nonsense_is_refused_by_name),
            RANKS_TEST(there_are_seven_different_wires_at_most), RANKS_TEST_WITH(ranks_compare_wires, .world_min = 2),
            RANKS_TEST_WITH(momentum_and_feedback_do_not_go_together, .world_min = 2),
+           RANKS_TEST_WITH(hosts_agree_on_a_gradient_that_one_did_not_use, .world_min = 2, .needs_mpi = true),
            RANKS_TEST_WITH(the_order_of_calls_does_not_matter, .world_min = 2),
            RANKS_TEST_WITH(a_refused_commit_leaves_nothing, .world_min = 2),
            RANKS_TEST(float16_follows_scales_and_weights),
