@@ -112,8 +112,8 @@ static gsync_status check_header(const gsync_reducer *reducer, const state_heade
     if (header->gradients_digest != own.gradients_digest || header->bytes != own.bytes || bytes < own.bytes) {
         return gs_fail(GSYNC_ERR_MISMATCH,
                        "gsync_state_load: the state (%" PRIu64
-                       " bytes) is of other gradients, wires, buckets or hosts than "
-                       "these (%" PRIu64 " bytes)",
+                       " bytes) is of other gradients or wires than these (%" PRIu64
+                       " bytes), or of other buckets or hosts",
                        header->bytes, own.bytes);
     }
     return GSYNC_OK;

@@ -5,8 +5,6 @@
 #include "base/float_mode.h"
 #include "base/kernels.h"
 
-#include <math.h>
-
 #include <assert.h>
 #include <math.h>
 
