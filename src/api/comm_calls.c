@@ -192,22 +192,14 @@ gsync_status gsync_allreduce(gsync_comm *comm, void *buf, size_t count, gsync_dt
 enum { HASHES_PER_PIECE = 1024 };
 
 static gsync_status find_difference(const gsync_comm *comm, const char *const *names, size_t first, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        uint64_t zero = 0;
-        for (int rank = 0; rank < comm->group->world_size; rank++) {
-            size_t bytes;
-            uint64_t hash;
-            const unsigned char *mail = gs_lane_mail(comm->group->control, rank, &bytes);
-            memcpy(&hash, mail + i * sizeof hash, sizeof hash);
-            zero = rank == 0 ? hash : zero;
-            if (hash != zero) {
-                return gs_fail(GSYNC_ERR_MISMATCH, "buffer %zu%s%s%s of rank %d differs from rank 0's", first + i,
-                               names != NULL ? " ('" : "", names != NULL ? names[first + i] : "",
-                               names != NULL ? "')" : "", rank);
-            }
-        }
+    size_t index;
+    int rank;
+    if (!gs_lane_find_difference(comm->group->control, count, &index, &rank)) {
+        return GSYNC_OK;
     }
-    return GSYNC_OK;
+    return gs_fail(GSYNC_ERR_MISMATCH, "buffer %zu%s%s%s of rank %d differs from rank 0's", first + index,
+                   names != NULL ? " ('" : "", names != NULL ? names[first + index] : "", names != NULL ? "')" : "",
+                   rank);
 }
 
 static gsync_status check_piece(gsync_comm *comm, const char *const *names, const void *const *bufs,

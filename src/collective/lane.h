@@ -153,6 +153,10 @@ uint64_t gs_lane_bytes_sent(const gs_lane *lane);
 /* After a GATHER and until the next operation is posted. */
 const void *gs_lane_mail(const gs_lane *lane, int rank, size_t *bytes);
 
+/* Of a GATHER of `count` 64-bit words from each rank: the first word in which a rank differs from rank 0, and that
+ * rank. False: there is none. */
+bool gs_lane_find_difference(const gs_lane *lane, size_t count, size_t *word, int *rank);
+
 /* Starts an operation. What operation->data and mail point to stays valid until it is done. */
 gsync_status gs_lane_post(gs_lane *lane, const gs_lane_operation *operation);
 

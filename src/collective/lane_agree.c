@@ -41,3 +41,24 @@ void gs_lane_agreed_token(const gs_lane *lane, int rank, char *token) {
     const agree_report report = report_of(lane, rank);
     memcpy(token, report.token, GS_TOKEN_MAX);
 }
+
+static uint64_t word_of(const gs_lane *lane, int rank, size_t index) {
+    size_t bytes;
+    uint64_t word;
+    const unsigned char *mail = gs_lane_mail(lane, rank, &bytes);
+    memcpy(&word, mail + index * sizeof word, sizeof word);
+    return word;
+}
+
+bool gs_lane_find_difference(const gs_lane *lane, size_t count, size_t *word, int *rank) {
+    for (size_t i = 0; i < count; i++) {
+        for (int r = 1; r < lane->group->world_size; r++) {
+            if (word_of(lane, r, i) != word_of(lane, 0, i)) {
+                *word = i;
+                *rank = r;
+                return true;
+            }
+        }
+    }
+    return false;
+}

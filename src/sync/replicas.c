@@ -12,22 +12,13 @@ static bool is_compared(const gs_pipeline *pipeline, size_t index) {
 }
 
 static gsync_status find_difference(const gs_pipeline *pipeline, size_t first, size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        uint64_t zero = 0;
-        for (int rank = 0; rank < pipeline->group->world_size; rank++) {
-            size_t bytes;
-            uint64_t hash;
-            const unsigned char *mail = gs_lane_mail(pipeline->lane, rank, &bytes);
-            memcpy(&hash, mail + i * sizeof hash, sizeof hash);
-            zero = rank == 0 ? hash : zero;
-            if (hash != zero) {
-                return gs_fail(GSYNC_ERR_MISMATCH,
-                               "replicas: after step %llu gradient '%s' of rank %d differs from rank 0's",
-                               (unsigned long long)pipeline->step.step, pipeline->gradients[first + i].name, rank);
-            }
-        }
+    size_t index;
+    int rank;
+    if (!gs_lane_find_difference(pipeline->lane, count, &index, &rank)) {
+        return GSYNC_OK;
     }
-    return GSYNC_OK;
+    return gs_fail(GSYNC_ERR_MISMATCH, "replicas: after step %llu gradient '%s' of rank %d differs from rank 0's",
+                   (unsigned long long)pipeline->step.step, pipeline->gradients[first + index].name, rank);
 }
 
 static gsync_status check_piece(gs_pipeline *pipeline, size_t first, size_t count, gs_idle_function idle,
