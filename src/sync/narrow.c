@@ -308,6 +308,9 @@ void gs_narrow_fold(gs_pipeline *pipeline) {
 
 /* A gradient that no rank used does not get its result, so what was sent for it did not arrive. */
 void gs_narrow_settle(gs_pipeline *pipeline, bool counts) {
+    if (!pipeline->terms.looks) {
+        return; /* nothing is narrow, so there is nothing to settle */
+    }
     /* Where nothing divides the result is zero, whatever was sent. */
     const bool is_paid = counts && pipeline->outcome.divisor != 0.0;
     for (size_t i = 0; i < pipeline->plan->gradient_count; i++) {
