@@ -97,16 +97,15 @@ void gs_lane_note(gs_lane *lane, const gs_findings *part, size_t first) {
     gs_findings_add(&lane->outcome.findings, part, first);
 }
 
-/* Results are float32 here, and will be rounded to 16 bits where they are written. */
-static bool is_narrowed_later(const gs_lane *lane) {
+static gsync_dtype result_dtype(const gs_lane *lane) {
     const gs_lane_operation *operation = &lane->operation;
-    const gsync_dtype result = (int)operation->result_dtype != 0 ? operation->result_dtype : operation->dtype;
-    return gs_dtype_is_floating(result) && result != gs_dtype_wide(result);
+    return (int)operation->result_dtype != 0 ? operation->result_dtype : operation->dtype;
 }
 
-static gsync_dtype result_dtype(const gs_lane *lane) {
-    return is_narrowed_later(lane) && (int)lane->operation.result_dtype != 0 ? lane->operation.result_dtype
-                                                                             : lane->operation.dtype;
+/* Results are float32 here, and will be rounded to 16 bits where they are written. */
+static bool is_narrowed_later(const gs_lane *lane) {
+    const gsync_dtype result = result_dtype(lane);
+    return gs_dtype_is_floating(result) && result != gs_dtype_wide(result);
 }
 
 /* Squares are those of what ranks get, and it may have become infinite. */
