@@ -15,3 +15,12 @@ expect() {
     "$@" >"$work/output" 2>&1 || status=$?
     [ "$status" -eq "$expected" ] || fail "exit status $status, not $expected: $*"
 }
+
+# The same, but what it says about errors is left in $work/errors.
+expect_apart() {
+    expected=$1
+    shift
+    status=0
+    "$@" >"$work/output" 2>"$work/errors" || status=$?
+    [ "$status" -eq "$expected" ] || fail "exit status $status, not $expected: $*"
+}

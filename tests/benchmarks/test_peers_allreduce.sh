@@ -20,10 +20,9 @@ trap 'rm -rf "$work"' EXIT
 
 # run STATUS OPTION...
 run() {
-    local expected=$1 status=0
+    local expected=$1
     shift
-    "$peers" --program "$program" --mpirun "$mpirun" "$@" >"$work/output" 2>"$work/errors" || status=$?
-    [ "$status" -eq "$expected" ] || fail "exit status $status, not $expected: $*"
+    expect_apart "$expected" "$peers" --program "$program" --mpirun "$mpirun" "$@"
 }
 
 case $claim in
