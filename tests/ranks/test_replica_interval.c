@@ -21,7 +21,7 @@ uint64_t __wrap_gs_host_hash_tensor(const gs_tensor *tensor) {
 enum { TENSORS = 300 }; /* more than fit into one message */
 
 static ranks_model *open_model(ranks_context *ctx, uint32_t interval) {
-    static size_t counts[TENSORS];
+    size_t counts[TENSORS];
     gsync_options options = GSYNC_OPTIONS_INIT;
     options.replica_check_interval = interval;
     for (size_t i = 0; i < TENSORS; i++) {
