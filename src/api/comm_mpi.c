@@ -11,6 +11,7 @@ gsync_status gsync_comm_from_mpi(gsync_comm **comm, MPI_Comm mpi_comm, const gsy
         return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_comm_from_mpi: comm is NULL");
     }
     GS_TRY(gs_comm_read_options(&options, from));
+    GS_TRY(gs_mpi_check_library());
     if (!gs_mpi_is_running()) {
         return gs_fail(GSYNC_ERR_STATE, "gsync_comm_from_mpi: MPI is not initialised, or already finalised");
     }

@@ -42,6 +42,32 @@ static bool is_finalized(void) {
     return flag != 0;
 }
 
+/* ---- which MPI ---- */
+
+#if defined(OPEN_MPI)
+#define MPI_OF_HEADER "Open MPI"
+static const bool is_header_open_mpi = true;
+#else
+#define MPI_OF_HEADER "an MPI of MPICH's family"
+static const bool is_header_open_mpi = false;
+#endif
+enum { LIBRARY_TEXT_BYTES = 8192 }; /* MPICH's; Open MPI's own limit is 256 */
+
+/* Handles are pointers in Open MPI and numbers in the others: with the wrong one, calls with them crash. This call has
+ * none, and may come before MPI_Init. */
+gsync_status gs_mpi_check_library(void) {
+    char text[LIBRARY_TEXT_BYTES] = "";
+    int length = 0;
+    TRY_MPI(MPI_Get_library_version(text, &length));
+    if ((strstr(text, "Open MPI") != NULL) == is_header_open_mpi) {
+        return GSYNC_OK;
+    }
+    return gs_fail(GSYNC_ERR_UNSUPPORTED,
+                   "the library was built with the mpi.h of %s, but this process has loaded \"%.*s\": run it with the "
+                   "mpirun and libraries that it was built with, or build it with those of this process",
+                   MPI_OF_HEADER, (int)strcspn(text, "\n,"), text);
+}
+
 /* ---- starting and ending MPI ---- */
 
 static void finalize_at_exit(void) {
@@ -76,6 +102,7 @@ bool gs_mpi_is_running(void) {
 
 gsync_status gs_mpi_ensure_initialized(void) {
     int is_initialized = 0;
+    GS_TRY(gs_mpi_check_library());
     TRY_MPI(MPI_Initialized(&is_initialized));
     if (is_finalized()) {
         return gs_fail(GSYNC_ERR_STATE, "MPI was already finalized: create communicators before MPI_Finalize");

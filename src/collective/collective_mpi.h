@@ -13,7 +13,11 @@ typedef struct gs_mpi_settings {
     gs_logger logger;
 } gs_mpi_settings;
 
-/* Initialises MPI if nobody has, and arranges for MPI_Finalize at exit in that case. */
+/* GSYNC_ERR_UNSUPPORTED where the process has loaded another MPI than the one whose header this was compiled with. */
+gsync_status gs_mpi_check_library(void);
+
+/* Initialises MPI if nobody has, and arranges for MPI_Finalize at exit in that case.
+ * Checks the library first. */
 gsync_status gs_mpi_ensure_initialized(void);
 
 /* What MPI's code means, GSYNC_OK or GSYNC_ERR_TRANSPORT with MPI's own words. */
