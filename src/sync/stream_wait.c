@@ -108,12 +108,13 @@ bool gs_stream_drain(gs_stream *stream) {
 /* ---- failures ---- */
 
 void gs_stream_fail(gs_stream *stream, gsync_status status) {
-    stream->status = status;
+    /* GSYNC_ERR_MEMORY would promise that the next step works, and NCCL's communicator is at its end. */
+    stream->status = status == GSYNC_ERR_MEMORY ? GSYNC_ERR_TRANSPORT : status;
     snprintf(stream->failure_text, sizeof stream->failure_text, "%s", gsync_last_error());
     gs_nccl_abort(stream->nccl);
     if (stream->pipeline->lane != NULL) {
         /* Who waited in vain knows of no rank that gave up: to the others, some rank is lost. */
-        const gsync_status told = status == GSYNC_ERR_TIMEOUT ? GSYNC_ERR_PEER_LOST : status;
+        const gsync_status told = status == GSYNC_ERR_TIMEOUT ? GSYNC_ERR_PEER_LOST : stream->status;
         gs_lane_give_up(stream->pipeline->lane, told, stream->failure_text);
     }
 }

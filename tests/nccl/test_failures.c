@@ -102,6 +102,25 @@ static void a_rank_that_cannot_take_part_tells_the_others(void **state) {
     expect_nothing_left();
 }
 
+static void lack_memory_in_opening(opened_rank *self) {
+    CHECK_STATUS(open_nccl(self), GSYNC_ERR_MEMORY);
+    CHECK_SAYS("rank 1");
+    CHECK_SAYS("out of memory");
+    CHECK(self->nccl == NULL);
+    check_in_time();
+}
+
+static void memory_that_nccl_lacks_on_one_rank_fails_on_all(void **state) {
+    (void)state;
+    static const simcuda_effect effects[] = {SIMCUDA_RETURNS, SIMCUDA_FAILS_LATER};
+    for (size_t i = 0; i < sizeof effects / sizeof *effects; i++) {
+        begin_clock();
+        simcuda_fault("ncclCommInitRankConfig", 1, 1, effects[i], ncclUnhandledCudaError);
+        run_opened_ranks(RANKS, &impatient, lack_memory_in_opening);
+        expect_nothing_left();
+    }
+}
+
 static void open_again(opened_rank *self) {
     CHECK_STATUS(open_nccl(self), GSYNC_ERR_TRANSPORT);
     CHECK_STATUS(open_nccl(self), GSYNC_OK);
@@ -178,7 +197,7 @@ static void fail_at_once(opened_rank *self) {
     CHECK_STATUS(open_nccl(self), GSYNC_OK);
     void *memory = memory_of(self);
     const gsync_status status = gs_nccl_all_reduce(self->nccl, memory, 1024, GSYNC_FLOAT32, 1, self->stream);
-    CHECK(status == (self->rank == 0 ? GSYNC_ERR_TRANSPORT : GSYNC_OK));
+    CHECK(status == (self->rank == 0 ? GSYNC_ERR_MEMORY : GSYNC_OK)); /* NCCL connects ranks when they first speak */
     close_nccl(self);
     gs_cuda_free(self->cuda, memory);
     check_in_time();
@@ -313,6 +332,7 @@ int main(void) {
         cmocka_unit_test(an_init_that_hangs_on_one_rank_times_out_on_all),
         cmocka_unit_test(a_rank_that_never_opens_is_named_by_the_others),
         cmocka_unit_test(a_rank_that_cannot_take_part_tells_the_others),
+        cmocka_unit_test(memory_that_nccl_lacks_on_one_rank_fails_on_all),
         cmocka_unit_test(after_a_failed_opening_another_may_succeed),
         cmocka_unit_test(GS_90_two_ranks_on_one_gpu_are_named_before_nccl_is_asked),
         cmocka_unit_test(an_error_of_one_rank_is_a_lost_peer_to_the_others),

@@ -210,7 +210,8 @@ void run_fault(Comm &comm, const Step &step, CUstream_st &stream) {
         wait_until_it_has_to_end(comm, stream);
         return;
     }
-    comm.fail(static_cast<ncclResult_t>(step.fault.result), std::string(step.name) + " failed as asked for");
+    const auto result = static_cast<ncclResult_t>(step.fault.result);
+    comm.fail(result, words_of(result, std::string(step.name) + " failed as asked for"));
     if (settings().peers_notice) {
         comm.meeting->board().has_failed = ncclRemoteError;
         comm.meeting->tell_all();

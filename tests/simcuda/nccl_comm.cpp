@@ -203,6 +203,16 @@ ncclResult_t Comm::fail(ncclResult_t result, const std::string &why) {
     return result;
 }
 
+ncclResult_t NcclCall::refusal() const {
+    const auto result = static_cast<ncclResult_t>(fault_.result);
+    thread_error = words_of(result, "");
+    return result;
+}
+
+std::string words_of(ncclResult_t result, const std::string &otherwise) {
+    return result == ncclUnhandledCudaError ? "Cuda failure 2 'out of memory'" : otherwise;
+}
+
 CommPointer comm_find(ncclComm_t handle) {
     Guard guard(handles_lock);
     return handles().count(handle) > 0 ? handle->comm : nullptr;
@@ -430,7 +440,7 @@ const char *ncclGetLastError(ncclComm_t handle) {
     const CommPointer comm = comm_find(handle);
     if (comm) {
         Guard guard(comm->lock);
-        thread_error = comm->last_error;
+        thread_error = comm->last_error.empty() ? thread_error : comm->last_error;
     }
     return thread_error.c_str();
 }

@@ -67,6 +67,9 @@ using CommPointer = std::shared_ptr<Comm>;
 CommPointer comm_find(ncclComm_t handle);
 
 /* Like Call, for calls with a communicator's rank. */
+/* What NCCL says of a failure that was asked for. One in CUDA is a lack of memory, as it mostly is. */
+std::string words_of(ncclResult_t result, const std::string &otherwise);
+
 class NcclCall {
   public:
     NcclCall(const char *name, int rank) : fault_(count_call(name, rank)) {
@@ -74,9 +77,7 @@ class NcclCall {
     bool is_refused() const {
         return fault_.is_set && fault_.effect == SIMCUDA_RETURNS;
     }
-    ncclResult_t refusal() const {
-        return static_cast<ncclResult_t>(fault_.result);
-    }
+    ncclResult_t refusal() const;
     const Fault &fault() const {
         return fault_;
     }

@@ -85,7 +85,9 @@ ncclResult_t wait_for(const CommPointer &comm, const std::function<ncclResult_t(
         const uint32_t seen = comm->meeting->news();
         const ncclResult_t result = progress();
         if (result != ncclInProgress) {
-            return result == ncclSuccess ? result : comm->fail(result, "the communicator could not be created");
+            return result == ncclSuccess
+                       ? result
+                       : comm->fail(result, words_of(result, "the communicator could not be created"));
         }
         comm->meeting->wait_for_news(seen);
     }
@@ -241,7 +243,7 @@ ncclResult_t poll_progress(Comm &comm) {
             return ncclInProgress;
         }
     }
-    return result == ncclSuccess ? result : comm.fail(result, "what was in progress failed");
+    return result == ncclSuccess ? result : comm.fail(result, words_of(result, "what was in progress failed"));
 }
 
 void nccl_enqueue_pending() {

@@ -18,6 +18,7 @@ typedef struct fault {
     bool peers_notice;
     ending ending;
     bool is_deterministic;
+    const char *words; /* of the rank it happens on; NULL: any */
 } fault;
 
 typedef struct trial {
@@ -141,6 +142,7 @@ static void check_for_good(const trial *at) {
         }
         assert_true(at->statuses[rank] <= GSYNC_ERR_TIMEOUT);
     }
+    assert_true(at->fault.words == NULL || strstr(at->texts[1], at->fault.words) != NULL);
 }
 
 static void what_fails_in_a_step_ends_on_every_rank(void **state) {
@@ -155,6 +157,16 @@ static void what_fails_in_a_step_ends_on_every_rank(void **state) {
          .effect = SIMCUDA_FAILS_LATER,
          .result = ncclSystemError,
          .peers_notice = true},
+        {.call = "ncclAllReduce",
+         .nth = 3,
+         .effect = SIMCUDA_RETURNS,
+         .result = ncclUnhandledCudaError,
+         .words = "out of memory"},
+        {.call = "ncclAllReduce",
+         .nth = 2,
+         .effect = SIMCUDA_FAILS_LATER,
+         .result = ncclUnhandledCudaError,
+         .words = "out of memory"},
         {.call = "ncclAllGather", .nth = 2, .effect = SIMCUDA_HANGS},
         {.call = "ncclAllGather", .nth = 2, .effect = SIMCUDA_HANGS, .is_deterministic = true},
         {.call = "cudaStreamWaitEvent", .nth = 4, .effect = SIMCUDA_RETURNS, .result = cudaErrorUnknown},
