@@ -17,6 +17,9 @@
 
 const char *gs_dtype_name(gsync_dtype dtype);
 
+/* Of the powers of two by which elements may be multiplied before they become float16. */
+enum { GS_HALF_EXPONENT_MIN = -112, GS_HALF_EXPONENT_MAX = 126 };
+
 /* The types a gradient may have. */
 bool gs_dtype_is_floating(gsync_dtype dtype);
 

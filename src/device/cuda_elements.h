@@ -173,6 +173,44 @@ typedef struct gs_cuda_narrowing {
     uint32_t end;
 } gs_cuda_narrowing;
 
+static inline GS_ANYWHERE uint32_t gs_bits_of_power(int exponent) {
+    if (exponent >= -126) {
+        return (uint32_t)(exponent + 127) << 23;
+    }
+    return exponent >= -149 ? 1u << (exponent + 149) : 0;
+}
+
+/* For FLOAT16 and the scale 2^exponent: gs_half_narrowing, by bits alone. */
+static inline GS_ANYWHERE gs_cuda_narrowing gs_half_narrowing_of(int exponent) {
+    const uint32_t without_power = 0x7ff000; /* 65520 is 2^15 and this */
+    gs_cuda_narrowing how;
+    how.is_on = true;
+    how.scale = gs_float_from_bits(gs_bits_of_power(exponent));
+    how.inverse = gs_float_from_bits(gs_bits_of_power(-exponent));
+    how.flushed_most = gs_bits_of_power(-25 - exponent);
+    how.end = gs_bits_of_power(15 - exponent) | without_power;
+    return how;
+}
+
+/* floor(log2(x)) of what is greater than 0, and less for what is subnormal. */
+static inline GS_ANYWHERE int gs_exponent_of(double x) {
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return (int)(bits >> 52 & 0x7ffu) - 1023;
+}
+
+/* How results are narrowed whose contributions are narrowed as `how` says. */
+static inline GS_ANYWHERE gs_cuda_narrowing gs_narrowing_of_results(const gs_cuda_narrowing *how,
+                                                                    const gs_cuda_result_scale *results) {
+    if (!how->is_on || results->divisor == NULL) {
+        return *how;
+    }
+    const double times = *results->divisor / results->usual;
+    int exponent = gs_exponent_of((double)results->scale) + (times > 0 ? gs_exponent_of(times) : 0);
+    exponent = exponent > GS_HALF_EXPONENT_MAX ? GS_HALF_EXPONENT_MAX : exponent;
+    return gs_half_narrowing_of(exponent < GS_HALF_EXPONENT_MIN ? GS_HALF_EXPONENT_MIN : exponent);
+}
+
 static inline GS_ANYWHERE uint16_t gs_narrowed(float x, const gs_cuda_narrowing *how, bool is_half,
                                                gs_cuda_tally *tally) {
     const uint32_t bits = gs_float_bits(x);

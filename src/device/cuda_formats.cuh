@@ -127,6 +127,13 @@ template <class W> struct Wire<W, true> {
     }
 };
 
+/* Only FLOAT16 has a scale. */
+template <class W>
+static inline GS_ANYWHERE gs_cuda_narrowing narrowing_of_results(const gs_cuda_narrowing &how,
+                                                                 const gs_cuda_result_scale &results) {
+    return Same<W, Float16>::value ? gs_narrowing_of_results(&how, &results) : how;
+}
+
 static inline GS_ANYWHERE void note_absmax(gs_cuda_tally *tally, float x) {
     gs_cuda_note_absmax(tally, x);
 }

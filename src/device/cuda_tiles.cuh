@@ -284,16 +284,17 @@ template <class D, class W> class Decode {
 
   private:
     GS_ANYWHERE Decode(const Arguments &of, gs_cuda_tally *tally)
-        : of_(of), tally_(tally), cursor_(of), division_(gs_cuda_division_by(of.divisor)) {
+        : of_(of), tally_(tally), cursor_(of), division_(gs_cuda_division_by(of.divisor)),
+          narrowing_(narrowing_of_results<W>(of.narrowing, of.results)) {
     }
 
     /* Divided and stored, and then scaled and stored: as the host does it in two passes. */
     GS_ANYWHERE typename D::Stored element(typename W::Stored from, size_t at) {
         const bool is_copied =
-            Same<D, W>::value && division_.how == GS_CUDA_NOT && of_.factor == 1.0 && !of_.narrowing.is_on;
+            Same<D, W>::value && division_.how == GS_CUDA_NOT && of_.factor == 1.0 && !narrowing_.is_on;
         typename D::Stored to = (typename D::Stored)from;
         if (!is_copied) {
-            to = D::narrow(divided(Wire<W>::decode(from, of_.narrowing), division_));
+            to = D::narrow(divided(Wire<W>::decode(from, narrowing_), division_));
             if (of_.factor != 1.0) {
                 to = D::narrow(scaled(D::widen(to), of_.factor));
             }
@@ -308,6 +309,7 @@ template <class D, class W> class Decode {
     gs_cuda_tally *tally_;
     Cursor cursor_;
     gs_cuda_division division_;
+    gs_cuda_narrowing narrowing_;
 };
 
 /* ---- combine ---- */
@@ -367,7 +369,8 @@ template <class W> class Combine {
 
   private:
     GS_ANYWHERE Combine(const Arguments &of, gs_cuda_tally *tally)
-        : of_(of), tally_(tally), division_(gs_cuda_division_by(of.divisor)) {
+        : of_(of), tally_(tally), division_(gs_cuda_division_by(of.divisor)),
+          results_(narrowing_of_results<W>(of.narrowing, of.results)) {
     }
 
     GS_ANYWHERE Wide decoded(typename W::Stored x) const {
@@ -375,10 +378,10 @@ template <class W> class Combine {
     }
 
     GS_ANYWHERE typename W::Stored element(Wide sum, size_t at) {
-        const typename W::Stored to = Wire<W>::encode(one_nan(divided(sum, division_)), of_.narrowing, tally_);
+        const typename W::Stored to = Wire<W>::encode(one_nan(divided(sum, division_)), results_, tally_);
         if (of_.notebook != NULL) {
             note_stored<W>(tally_, to, at);
-            gs_cuda_note_square(tally_, (double)decoded(to));
+            gs_cuda_note_square(tally_, (double)Wire<W>::decode(to, results_));
         }
         return to;
     }
@@ -386,6 +389,7 @@ template <class W> class Combine {
     const Arguments &of_;
     gs_cuda_tally *tally_;
     gs_cuda_division division_;
+    gs_cuda_narrowing results_;
 };
 
 /* ---- what divides a step ---- */

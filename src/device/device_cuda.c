@@ -310,6 +310,7 @@ static gs_cuda_pass_arguments arguments_of(const gs_cuda_pass *pass, void *bucke
                                     .factor = pass->factor,
                                     .divisor = divisor,
                                     .narrowing = narrowing_of(pass->wire, pass->scale),
+                                    .results = pass->results,
                                     .notebook = pass->notebook};
 }
 
@@ -333,21 +334,20 @@ gsync_status gs_cuda_decode(gs_cuda *cuda, const gs_cuda_pass *pass, const void 
     return check((cudaError_t)error, "launching the decoding of a bucket");
 }
 
-gsync_status gs_cuda_combine(gs_cuda *cuda, const void *parts, int ranks, size_t stride, void *shard, size_t count,
-                             gsync_dtype wire, float scale, const double *divisor, gs_cuda_notebook *notebook,
-                             void *stream) {
-    const gs_cuda_combine_arguments arguments = {.parts = parts,
-                                                 .ranks = ranks,
-                                                 .stride = stride,
-                                                 .shard = shard,
-                                                 .count = count,
-                                                 .divisor = divisor,
-                                                 .narrowing = narrowing_of(wire, scale),
-                                                 .notebook = notebook};
+gsync_status gs_cuda_combine(gs_cuda *cuda, const gs_cuda_combination *combination, void *stream) {
+    const gs_cuda_combine_arguments arguments = {.parts = combination->parts,
+                                                 .ranks = combination->ranks,
+                                                 .stride = combination->stride,
+                                                 .shard = combination->shard,
+                                                 .count = combination->count,
+                                                 .divisor = combination->divisor,
+                                                 .narrowing = narrowing_of(combination->wire, combination->scale),
+                                                 .results = combination->results,
+                                                 .notebook = combination->notebook};
     int before;
-    GS_TRY(check_types(wire, wire));
+    GS_TRY(check_types(combination->wire, combination->wire));
     GS_TRY(enter(cuda, &before));
-    const int error = gs_cuda_kernels_combine(&arguments, wire, stream);
+    const int error = gs_cuda_kernels_combine(&arguments, combination->wire, stream);
     leave(before);
     return check((cudaError_t)error, "launching the sum of a shard");
 }

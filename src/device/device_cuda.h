@@ -90,6 +90,17 @@ typedef struct gs_cuda_notebook {
     gs_cuda_findings partial[GS_CUDA_BLOCKS_MAX];
 } gs_cuda_notebook;
 
+/*
+ * FLOAT16: results are smaller than contributions by what divides, which perhaps only the device knows, so they have a
+ * scale of their own: `scale` times the largest power of two up to *divisor / usual, within GS_HALF_EXPONENT_MIN
+ * and MAX. Where *divisor is not greater than 0 it is `scale`.
+ */
+typedef struct gs_cuda_result_scale {
+    const double *divisor; /* device memory; NULL: results have the scale of contributions */
+    double usual;
+    float scale; /* a power of two */
+} gs_cuda_result_scale;
+
 /* One pass over a bucket: everything one kernel does. */
 typedef struct gs_cuda_pass {
     const gs_cuda_term *terms;      /* in device memory, in the order of their offsets; not overlapping */
@@ -103,7 +114,8 @@ typedef struct gs_cuda_pass {
     /* 0: the bucket is in the gradients' own type, or in a wider one. Otherwise it is a narrow wire: rounded as by
      * gs_codec_float16 or gs_codec_bfloat16 (saturating), FLOAT16 after multiplication with this power of two. */
     float scale;
-    gs_cuda_notebook *notebook; /* NULL: nothing is looked for */
+    gs_cuda_result_scale results; /* decode, of a narrow wire */
+    gs_cuda_notebook *notebook;   /* NULL: nothing is looked for */
 } gs_cuda_pass;
 
 /*
@@ -117,11 +129,24 @@ typedef struct gs_cuda_pass {
  */
 gsync_status gs_cuda_encode(gs_cuda *cuda, const gs_cuda_pass *pass, void *bucket, void *stream);
 gsync_status gs_cuda_decode(gs_cuda *cuda, const gs_cuda_pass *pass, const void *bucket, void *stream);
+
+/* The sum of one rank's shard of a bucket. What is named as in gs_cuda_pass is what it is there. */
+typedef struct gs_cuda_combination {
+    const void *parts; /* of all ranks, `stride` elements apart */
+    int ranks;
+    size_t stride;
+    void *shard; /* perhaps one of the parts */
+    size_t count;
+    gsync_dtype wire;
+    const double *divisor;
+    float scale;
+    gs_cuda_result_scale results;
+    gs_cuda_notebook *notebook;
+} gs_cuda_combination;
+
 /* shard[k] = (sum over ranks, in their order, of parts[rank * stride + k]) / divisor: of elements of wire type, summed
- * in float32 (float64 for float64), rounded once to wire type. scale, divisor and notebook as in gs_cuda_pass. */
-gsync_status gs_cuda_combine(gs_cuda *cuda, const void *parts, int ranks, size_t stride, void *shard, size_t count,
-                             gsync_dtype wire, float scale, const double *divisor, gs_cuda_notebook *notebook,
-                             void *stream);
+ * in float32 (float64 for float64), rounded once to wire type. */
+gsync_status gs_cuda_combine(gs_cuda *cuda, const gs_cuda_combination *combination, void *stream);
 
 /* What a rank brings into a step, besides gradients. */
 typedef struct gs_cuda_share {

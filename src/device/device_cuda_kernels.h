@@ -24,6 +24,7 @@ typedef struct gs_cuda_pass_arguments {
     double factor;
     const double *divisor;
     gs_cuda_narrowing narrowing;
+    gs_cuda_result_scale results;
     gs_cuda_notebook *notebook;
 } gs_cuda_pass_arguments;
 
@@ -34,7 +35,8 @@ typedef struct gs_cuda_combine_arguments {
     void *shard;
     size_t count;
     const double *divisor;
-    gs_cuda_narrowing narrowing;
+    gs_cuda_narrowing narrowing; /* of the parts */
+    gs_cuda_result_scale results;
     gs_cuda_notebook *notebook;
 } gs_cuda_combine_arguments;
 

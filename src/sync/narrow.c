@@ -13,9 +13,6 @@
 /* A few blocks of every codec; they stay in the first-level cache. */
 enum { CHUNK = 1024 };
 
-/* Of float16's scale: as far as the codec goes. */
-enum { HALF_EXPONENT_MIN = -112, HALF_EXPONENT_MAX = 126 };
-
 static const gs_wire_rule *rule_of(const gs_pipeline *pipeline, size_t bucket) {
     return &pipeline->wires[pipeline->plan->buckets[bucket].wire];
 }
@@ -61,8 +58,8 @@ float gs_narrow_half_scale(double absmax, int world_size) {
     (void)frexp(absmax, &magnitude);
     (void)frexp((double)world_size, &ranks);
     int exponent = ROOM - magnitude - ranks;
-    exponent = exponent > HALF_EXPONENT_MAX ? HALF_EXPONENT_MAX : exponent;
-    return ldexpf(1.0f, exponent < HALF_EXPONENT_MIN ? HALF_EXPONENT_MIN : exponent);
+    exponent = exponent > GS_HALF_EXPONENT_MAX ? GS_HALF_EXPONENT_MAX : exponent;
+    return ldexpf(1.0f, exponent < GS_HALF_EXPONENT_MIN ? GS_HALF_EXPONENT_MIN : exponent);
 }
 
 /* ---- one gradient's elements ---- */
@@ -78,10 +75,11 @@ static double shrinkage(const gs_pipeline *pipeline) {
     return times > 0.0 ? ldexp(1.0, ilogb(times)) : 1.0;
 }
 
-/* half_scale is for gradients without a loss scale. Contributions have it; results were divided, also by weights. */
+/* half_scale is for gradients without a loss scale. Contributions have it; results were divided, also by weights. On a
+ * GPU results get the same scale from gs_narrowing_of_results. */
 float gs_narrow_scale(const gs_pipeline *pipeline, gs_wire_stage stage) {
-    const double least = ldexp(1.0, HALF_EXPONENT_MIN);
-    const double most = ldexp(1.0, HALF_EXPONENT_MAX);
+    const double least = ldexp(1.0, GS_HALF_EXPONENT_MIN);
+    const double most = ldexp(1.0, GS_HALF_EXPONENT_MAX);
     const double unit = stage == GS_WIRE_RESULT ? shrinkage(pipeline) : 1.0 / pipeline->step.loss_scale;
     const double scale = (double)pipeline->half_scale * unit;
     return (float)(scale > most ? most : (scale < least ? least : scale));

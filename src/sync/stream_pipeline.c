@@ -94,6 +94,17 @@ static bool changes_nothing(const gs_stream *stream, const route *way) {
            way->brings == GS_STREAM_HAS_DATA;
 }
 
+/* As gs_narrow_scale has it, but by a divisor that perhaps only the device knows. */
+static gs_cuda_result_scale result_scale_of(const gs_stream *stream, const route *way) {
+    const gs_pipeline *pipeline = stream->pipeline;
+    if (way->scale == 0.0f || way->wire != GSYNC_FLOAT16) {
+        return (gs_cuda_result_scale){.divisor = NULL};
+    }
+    return (gs_cuda_result_scale){.divisor = stream->divisor,
+                                  .usual = (double)stream->world_size * pipeline->step.loss_scale,
+                                  .scale = pipeline->half_scale};
+}
+
 /* ---- one bucket ---- */
 
 static gs_cuda_pass pass_of(const gs_stream *stream, const route *way, int table) {
@@ -131,6 +142,7 @@ static gsync_status encode(gs_stream *stream, const route *way) {
 static gsync_status decode(gs_stream *stream, const route *way) {
     gs_cuda_pass pass = pass_of(stream, way, GS_STREAM_HAS_DATA);
     pass.divisor = way->divides && !way->is_direct ? stream->divisor : NULL;
+    pass.results = result_scale_of(stream, way);
     GS_TRY(gs_cuda_decode(stream->cuda, &pass, way->at, stream->queue));
     return keep_findings(stream, way->bucket, GS_STREAM_DECODE);
 }
@@ -146,9 +158,17 @@ static gsync_status reduce_directly(gs_stream *stream, const route *way) {
     unsigned char *parts = stream->parts + stream->buckets[way->bucket].at;
     GS_TRY(gs_nccl_all_to_all(stream->nccl, way->at, parts, part * way->size, stream->queue));
     if (mine != 0) {
-        GS_TRY(gs_cuda_combine(stream->cuda, parts, stream->world_size, part, way->at + first * way->size, mine,
-                               way->wire, way->scale, way->divides ? stream->divisor : NULL,
-                               stream->pipeline->terms.looks ? stream->notebook : NULL, stream->queue));
+        const gs_cuda_combination sum = {.parts = parts,
+                                         .ranks = stream->world_size,
+                                         .stride = part,
+                                         .shard = way->at + first * way->size,
+                                         .count = mine,
+                                         .wire = way->wire,
+                                         .divisor = way->divides ? stream->divisor : NULL,
+                                         .scale = way->scale,
+                                         .results = result_scale_of(stream, way),
+                                         .notebook = stream->pipeline->terms.looks ? stream->notebook : NULL};
+        GS_TRY(gs_cuda_combine(stream->cuda, &sum, stream->queue));
     }
     GS_TRY(keep_findings(stream, way->bucket, GS_STREAM_COMBINE));
     return gs_nccl_all_gather(stream->nccl, way->at, part * way->size, stream->queue);

@@ -23,9 +23,10 @@ typedef struct model {
     size_t columns[GRADIENTS_MAX];
     size_t pitch[GRADIENTS_MAX]; /* 0: dense */
     gsync_dtype dtype;
-    bool is_flat;   /* one behind the other in one allocation */
-    bool has_views; /* in the library's memory */
-    bool is_exact;  /* small integers: sums and means by powers of two are exact in any order */
+    bool is_flat;      /* one behind the other in one allocation */
+    bool has_views;    /* in the library's memory */
+    bool is_exact;     /* small integers: sums and means by powers of two are exact in any order */
+    double loss_scale; /* 0: 1; gradients are multiplied by it, as by a loss */
     uint64_t seed;
 } model;
 
@@ -77,10 +78,11 @@ static inline uint64_t mix(uint64_t x) {
 
 static inline double number(const model *m, uint64_t key, size_t element) {
     const uint64_t random = mix(key ^ mix(element));
+    const double loss_scale = m->loss_scale != 0 ? m->loss_scale : 1.0;
     if (m->is_exact) {
         return (double)((int)(random % 65) - 32);
     }
-    return ((double)(random % 2000003) - 1000001.0) / 65536.0;
+    return ((double)(random % 2000003) - 1000001.0) / 65536.0 * loss_scale;
 }
 
 /* Bits of a float32 that is representable in both 16-bit types have zeros at the end: cut off, not rounded. */

@@ -57,6 +57,20 @@ static void skip_window(trainer *t) {
     report_failure(t, "the twin's finish_empty", gsync_finish_empty(t->host, NULL));
 }
 
+/* One for both, which they move alike. */
+static gsync_scaler *scale_losses(trainer *t, const scene *s) {
+    gsync_scaler *scaler = NULL;
+    gsync_scaler_options options = GSYNC_SCALER_OPTIONS_INIT;
+    if (s->model.loss_scale != 0) {
+        options.scale = s->model.loss_scale;
+        options.scale_max = s->model.loss_scale;
+        report_failure(t, "scaler", gsync_scaler_create(&scaler, &options));
+        report_failure(t, "set_scaler", gsync_reducer_set_scaler(t->device, scaler));
+        report_failure(t, "the twin's set_scaler", gsync_reducer_set_scaler(t->host, scaler));
+    }
+    return scaler;
+}
+
 static void run_rank(int rank, int ranks, void *context) {
     scene *s = context;
     trainer t;
@@ -64,6 +78,7 @@ static void run_rank(int rank, int ranks, void *context) {
     (void)ranks;
     OK(cudaEventCreateWithFlags(&consumed, cudaEventDisableTiming));
     if (trainer_open(&t, &s->model, s->comms[rank], &s->options, s->producers)) {
+        gsync_scaler *scaler = scale_losses(&t, s);
         for (int step = 0; step < STEPS; step++) {
             if (step == 1 && s->empty_rank == (uint32_t)rank + 1) {
                 skip_window(&t);
@@ -71,7 +86,11 @@ static void run_rank(int rank, int ranks, void *context) {
                 train_window(&t, s, consumed);
             }
             (void)trainer_compare(&t);
+            if (scaler != NULL) {
+                report_failure(&t, "update", gsync_scaler_update(scaler));
+            }
         }
+        gsync_scaler_destroy(&scaler);
     }
     trainer_close(&t);
     OK(cudaEventDestroy(consumed));
@@ -193,6 +212,22 @@ static void narrow_wires_round_as_on_the_host(void **state) {
     }
 }
 
+/* Results are smaller than contributions by the loss scale, or by weights that only the device adds up. */
+static void results_on_float16_have_the_hosts_scale(void **state) {
+    (void)state;
+    scene s = small_scene(GSYNC_FLOAT32);
+    s.options.wire = GSYNC_WIRE_FLOAT16;
+    s.model.columns[5] = 3000;
+    s.model.loss_scale = 0x1p24;
+    run_scene(s, "a large loss scale");
+    s.model.loss_scale = 0x1p16;
+    s.options.op = GSYNC_WEIGHTED_MEAN;
+    s.weighs = true;
+    run_scene(s, "a loss scale and weights");
+    s.model.loss_scale = 0;
+    run_scene(s, "weights");
+}
+
 static void findings_are_the_hosts(void **state) {
     (void)state;
     scene s = small_scene(GSYNC_FLOAT32);
@@ -211,6 +246,7 @@ int main(void) {
         cmocka_unit_test(windows_are_added_up_on_the_device),
         cmocka_unit_test(ranks_without_data_count_as_options_say),
         cmocka_unit_test(narrow_wires_round_as_on_the_host),
+        cmocka_unit_test(results_on_float16_have_the_hosts_scale),
         cmocka_unit_test(findings_are_the_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -72,6 +72,7 @@ template <class D, class W>
 void touch(Touched *touched, const Decode<D, W> *, const gs_cuda_pass_arguments &of, const gs_cuda_term *host_terms) {
     touched->add(of.terms, of.term_count * sizeof *of.terms, false);
     touched->add(of.divisor, sizeof *of.divisor, false);
+    touched->add(of.results.divisor, sizeof *of.results.divisor, false);
     touched->add(of.bucket, of.count * sizeof(typename W::Stored), false);
     for (size_t i = 0; i < term_count_of(of); i++) {
         touched->add_rows(terms_of(of, host_terms)[i], sizeof(typename D::Stored), true);
@@ -87,6 +88,7 @@ void touch(Touched *touched, const Combine<W> *, const gs_cuda_combine_arguments
                      of.count * size, false);
     }
     touched->add(of.divisor, sizeof *of.divisor, false);
+    touched->add(of.results.divisor, sizeof *of.results.divisor, false);
     touched->add(of.shard, of.count * size, true);
     touched->add_notebook(of.notebook);
 }

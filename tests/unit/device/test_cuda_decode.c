@@ -118,8 +118,8 @@ static void expect_found(const gs_cuda_findings *got, const expectation *expecte
 }
 
 /* What lies between rows and around tensors has to stay: whole blocks are compared. */
-static void expect_decoded(const gpu *on, bucket *of, gs_cuda_pass *pass, finish by, size_t shift, seeded *random,
-                           uint64_t seed) {
+static void expect_decoded(const gpu *on, bucket *of, gs_cuda_pass *pass, finish by, float scale, size_t shift,
+                           seeded *random, uint64_t seed) {
     const size_t size = gsync_dtype_size(pass->wire);
     unsigned char *const wire = calloc(of->count + shift + 1, size);
     fill_values(wire + shift * size, pass->wire, of->count, seed % 2 == 0 ? ANY_BITS : ORDINARY, random);
@@ -134,7 +134,7 @@ static void expect_decoded(const gpu *on, bucket *of, gs_cuda_pass *pass, finish
     for (size_t i = 0; i < of->term_count; i++) {
         const gs_tensor *const tensor = &of->tensors[i];
         unsigned char *const got = malloc(of->spans[i]);
-        decode_on_host(tensor, wire + (shift + of->terms[i].offset) * size, pass->wire, pass->scale, by);
+        decode_on_host(tensor, wire + (shift + of->terms[i].offset) * size, pass->wire, scale, by);
         gpu_get(on, got, of->blocks[i], of->spans[i]);
         expect_same_elements(got, of->host_blocks[i], of->dtype, of->spans[i] / gsync_dtype_size(of->dtype), "decode",
                              seed);
@@ -159,7 +159,8 @@ static void expect_random(const gpu *on, gsync_dtype dtype, gsync_dtype wire, fl
         bucket made = bucket_random(on, dtype, ORDINARY, false, seed);
         gs_cuda_pass pass = pass_of(&made, wire);
         pass.scale = scale;
-        expect_decoded(on, &made, &pass, finishes[round % FINISHES], round % 4 == 3 ? round % 5 : 0, &random, seed);
+        expect_decoded(on, &made, &pass, finishes[round % FINISHES], scale, round % 4 == 3 ? round % 5 : 0, &random,
+                       seed);
         bucket_free(on, &made);
     }
 }
@@ -265,9 +266,13 @@ static void findings_of_several_passes_add_up(void **state) {
     gs_cuda_notebook *const notebook = gpu_new(on, sizeof *notebook);
     for (int pass = 0; pass < 3; pass++) {
         const size_t first = pass == 1 ? 0 : 2; /* and the NaN only in the second one */
-        assert_int_equal(gs_cuda_combine(on->cuda, memory + first, 1, 0, memory + first, pass == 1 ? 2 : 1,
-                                         GSYNC_FLOAT32, 0, NULL, notebook, on->stream),
-                         GSYNC_OK);
+        const gs_cuda_combination sum = {.parts = memory + first,
+                                         .ranks = 1,
+                                         .shard = memory + first,
+                                         .count = pass == 1 ? 2 : 1,
+                                         .wire = GSYNC_FLOAT32,
+                                         .notebook = notebook};
+        assert_int_equal(gs_cuda_combine(on->cuda, &sum, on->stream), GSYNC_OK);
         const gs_cuda_findings found = gpu_findings(on, notebook);
         assert_int_equal(found.has_nonfinite, pass > 0);
         assert_true(pass > 0 ? isnan(found.square_sum) : found.square_sum == 16.0);
@@ -286,6 +291,7 @@ enum { RANKS = 5, PARTS = 5003, STRIDE = 5008 };
 typedef struct parts {
     gsync_dtype wire;
     float scale;
+    float result_scale; /* 0: scale */
     unsigned char *elements;
     float *decoded; /* narrow wires */
     const void *sources[RANKS];
@@ -310,6 +316,10 @@ static parts parts_random(gsync_dtype wire, float scale, values kind, uint64_t s
     return made;
 }
 
+static float result_scale_of(const parts *of) {
+    return of->result_scale != 0 ? of->result_scale : of->scale;
+}
+
 /* Returns what the host found in the results; sources have been looked at by those who encoded them. */
 static gs_findings combine_on_host(const parts *of, double divisor, int ranks, unsigned char *shard) {
     gs_findings found = {0};
@@ -328,7 +338,7 @@ static gs_findings combine_on_host(const parts *of, double divisor, int ranks, u
     if (is_narrow) {
         const gs_codec *codec = of->wire == GSYNC_FLOAT16 ? &gs_codec_float16 : &gs_codec_bfloat16;
         gs_shard_reduce(&job);
-        codec->encode(shard, sums, PARTS, &(gs_codec_terms){.scale = of->scale}, &found);
+        codec->encode(shard, sums, PARTS, &(gs_codec_terms){.scale = result_scale_of(of)}, &found);
     } else {
         job.findings = of->wire == GSYNC_FLOAT64 ? NULL : &found;
         gs_shard_reduce(&job);
@@ -337,7 +347,9 @@ static gs_findings combine_on_host(const parts *of, double divisor, int ranks, u
     return found;
 }
 
-static void expect_combined(const gpu *on, const parts *of, double divisor, int ranks, uint64_t seed) {
+/* results: what leads to the parts' result_scale, but for its divisor. */
+static void expect_combined(const gpu *on, const parts *of, double divisor, const gs_cuda_result_scale *results,
+                            int ranks, uint64_t seed) {
     const size_t size = gsync_dtype_size(of->wire);
     unsigned char *const expected = calloc(PARTS, size);
     unsigned char *const got = calloc(PARTS, size);
@@ -346,18 +358,29 @@ static void expect_combined(const gpu *on, const parts *of, double divisor, int 
     gs_cuda_notebook *const notebook = gpu_new(on, sizeof *notebook);
     const gs_findings wanted = combine_on_host(of, divisor, ranks, expected);
     /* The shard takes the place of a part. */
-    assert_int_equal(
-        gs_cuda_combine(on->cuda, memory, ranks, STRIDE, memory, PARTS, of->wire, of->scale, by, notebook, on->stream),
-        GSYNC_OK);
+    gs_cuda_combination sum = {.parts = memory,
+                               .ranks = ranks,
+                               .stride = STRIDE,
+                               .shard = memory,
+                               .count = PARTS,
+                               .wire = of->wire,
+                               .divisor = by,
+                               .scale = of->scale,
+                               .notebook = notebook};
+    if (results != NULL) {
+        sum.results = *results;
+        sum.results.divisor = by;
+    }
+    assert_int_equal(gs_cuda_combine(on->cuda, &sum, on->stream), GSYNC_OK);
     gpu_get(on, got, memory, PARTS * size);
     expect_same_elements(got, expected, of->wire, PARTS, "combine", seed);
     const gs_cuda_findings found = gpu_findings(on, notebook);
-    expectation results = {0};
+    expectation wanted_in = {0};
     for (size_t k = 0; k < PARTS; k++) {
         const double x = as_double(of->wire, expected, k);
-        expect_result(of->scale != 0 && of->wire == GSYNC_FLOAT16 ? x / (double)of->scale : x, k, &results);
+        expect_result(of->scale != 0 && of->wire == GSYNC_FLOAT16 ? x / (double)result_scale_of(of) : x, k, &wanted_in);
     }
-    expect_found(&found, &results, seed);
+    expect_found(&found, &wanted_in, seed);
     assert_int_equal(found.saturated, wanted.saturated);
     assert_int_equal(found.flushed, wanted.flushed);
     gs_cuda_free(on->cuda, notebook);
@@ -372,7 +395,7 @@ static void expect_combined_for_all_divisors(const gpu *on, gsync_dtype wire, fl
     for (uint64_t round = 0; round < 12; round++) {
         const uint64_t seed = SEED + round;
         parts made = parts_random(wire, scale, round % 2 == 0 ? ANY_BITS : ORDINARY, seed);
-        expect_combined(on, &made, divisors[round / 2], 2 + (int)(round % 4), seed);
+        expect_combined(on, &made, divisors[round / 2], NULL, 2 + (int)(round % 4), seed);
         free(made.decoded);
         free(made.elements);
     }
@@ -390,6 +413,60 @@ static void combine_rounds_to_narrow_wires_as_the_codecs_do(void **state) {
     expect_combined_for_all_divisors(*state, GSYNC_FLOAT16, 0x1p14f);
     expect_combined_for_all_divisors(*state, GSYNC_FLOAT16, 0x1p-90f);
     expect_combined_for_all_divisors(*state, GSYNC_BFLOAT16, 1.0f);
+}
+
+/* ---- a scale for results ---- */
+
+/* What makes the result scale, and what it then is. */
+typedef struct scaling {
+    double divisor;
+    double usual;
+    float scale;
+    float expected;
+} scaling;
+
+static const scaling scalings[] = {
+    {4.0, 4.0, 0x1p9f, 0x1p9f},
+    {0x1p26, 4.0, 0x1p9f, 0x1p33f},
+    {7.9, 4.0, 0x1p9f, 0x1p9f},
+    {3.9, 4.0, 0x1p-9f, 0x1p-10f},
+    {0.0, 4.0, 0x1p9f, 0x1p9f},
+    {NAN, 4.0, 0x1p9f, 0x1p9f},
+    {-3.0, 4.0, 0x1p9f, 0x1p9f},
+    {0x1p1000, 1.0, 0x1p9f, 0x1p126f},
+    {INFINITY, 1.0, 0x1p-112f, 0x1p126f},
+    {0x1p-1000, 1.0, 0x1p126f, 0x1p-112f},
+    {0x1p-1074, 1.0, 0x1p126f, 0x1p-112f},
+    {1e300, 1e308, 0x1p60f, 0x1p33f},
+    {0x1.fffffffffffffp1, 2.0, 1.0f, 1.0f},
+};
+
+static void expect_decoded_with(const gpu *on, const scaling *as, uint64_t seed) {
+    seeded random = {seed};
+    bucket made = bucket_random(on, GSYNC_FLOAT32, ORDINARY, false, seed);
+    double *const divisor = gpu_copy_of(on, &as->divisor, sizeof as->divisor);
+    gs_cuda_pass pass = pass_of(&made, GSYNC_FLOAT16);
+    pass.scale = 0x1p3f; /* of contributions: nothing of it is left */
+    pass.results = (gs_cuda_result_scale){.divisor = divisor, .usual = as->usual, .scale = as->scale};
+    expect_decoded(on, &made, &pass, (finish){false, 0, 1.0}, as->expected, 0, &random, seed);
+    gs_cuda_free(on->cuda, divisor);
+    bucket_free(on, &made);
+}
+
+static void results_have_a_scale_that_follows_from_what_divides(void **state) {
+    const gpu *const on = *state;
+    for (size_t i = 0; i < sizeof scalings / sizeof *scalings; i++) {
+        const scaling *const as = &scalings[i];
+        const gs_cuda_result_scale results = {.usual = as->usual, .scale = as->scale};
+        for (int kind = 0; kind < 2; kind++) {
+            parts made = parts_random(GSYNC_FLOAT16, 0x1p3f, kind == 0 ? ANY_BITS : ORDINARY, SEED + i);
+            made.result_scale = as->expected;
+            expect_combined(on, &made, as->divisor, &results, RANKS, SEED + i);
+            free(made.decoded);
+            free(made.elements);
+        }
+        expect_decoded_with(on, as, SEED + i);
+    }
 }
 
 /* ---- shares ---- */
@@ -426,6 +503,7 @@ int main(void) {
         TEST(findings_of_several_passes_add_up),
         TEST(combine_adds_ranks_in_their_order_as_the_host_does),
         TEST(combine_rounds_to_narrow_wires_as_the_codecs_do),
+        TEST(results_have_a_scale_that_follows_from_what_divides),
         TEST(the_divisor_is_made_of_the_shares_of_those_who_contribute),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -241,8 +241,8 @@ static void a_launch_that_fails_is_reported_once(void **state) {
     const gpu *const on = *state;
     float *const memory = gpu_new(on, 64);
     simcuda_fault("simcuda_launch", SIMCUDA_ANY_RANK, 1, SIMCUDA_RETURNS, cudaErrorLaunchFailure);
-    assert_int_equal(gs_cuda_combine(on->cuda, memory, 1, 0, memory, 16, GSYNC_FLOAT32, 0, NULL, NULL, on->stream),
-                     GSYNC_ERR_TRANSPORT);
+    const gs_cuda_combination sum = {.parts = memory, .ranks = 1, .shard = memory, .count = 16, .wire = GSYNC_FLOAT32};
+    assert_int_equal(gs_cuda_combine(on->cuda, &sum, on->stream), GSYNC_ERR_TRANSPORT);
     assert_non_null(strstr(gsync_last_error(), "cudaErrorLaunchFailure"));
     assert_int_equal(cudaPeekAtLastError(), cudaSuccess);
     gs_cuda_free(on->cuda, memory);
@@ -266,8 +266,8 @@ static void a_missing_wait_before_a_pass_is_noticed(void **state) {
     float *const memory = gpu_new(on, 64);
     assert_int_equal(gs_cuda_stream_new(on->cuda, false, &producer), GSYNC_OK);
     assert_int_equal(gs_cuda_zero(on->cuda, memory, 64, producer), GSYNC_OK);
-    assert_int_equal(gs_cuda_combine(on->cuda, memory, 1, 0, memory, 16, GSYNC_FLOAT32, 0, NULL, NULL, on->stream),
-                     GSYNC_OK);
+    const gs_cuda_combination sum = {.parts = memory, .ranks = 1, .shard = memory, .count = 16, .wire = GSYNC_FLOAT32};
+    assert_int_equal(gs_cuda_combine(on->cuda, &sum, on->stream), GSYNC_OK);
     assert_int_equal(cudaDeviceSynchronize(), cudaSuccess);
     simcuda_report report;
     assert_int_not_equal(simcuda_reports(&report, 1), 0);
