@@ -27,7 +27,8 @@ function(gradsync_add_program name)
         $<$<BOOL:${GRADSYNC_LIBM}>:${GRADSYNC_LIBM}>)
 endfunction()
 
-# Adds every program of the current directory: name.c alone, or all sources of name/.
+# Adds every program of the current directory: name.c alone, or all sources of name/ unless that says itself how it is
+# built.
 function(gradsync_add_programs)
     file(GLOB singles CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} *.c)
     foreach(source IN LISTS singles)
@@ -39,6 +40,9 @@ function(gradsync_add_programs)
     list(TRANSFORM names REPLACE "/.*" "")
     list(REMOVE_DUPLICATES names)
     foreach(name IN LISTS names)
+        if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${name}/CMakeLists.txt)
+            continue()
+        endif()
         set(sources ${parts})
         list(FILTER sources INCLUDE REGEX "^${name}/")
         list(TRANSFORM sources PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)

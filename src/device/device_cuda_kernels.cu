@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 
-/* Chooses the kernel for a pass. The tests compile this file too, as C++ for the host. */
+/* Chooses the kernel for a pass. Compiled as C++ for the host too, with another way of launching: GS_CUDA_LAUNCH. */
 
 #include "device/device_cuda_kernels.h"
 
 #if defined(__CUDACC__)
 #include "device/cuda_launch.cuh"
 #else
-#include "simulated_launch.h"
+#include GS_CUDA_LAUNCH
 #endif
 
 using namespace gs_cuda_code;
