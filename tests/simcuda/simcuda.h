@@ -103,7 +103,7 @@ uint64_t simcuda_host_synchronisations(void);  /* calls in which the host waits 
 uint64_t simcuda_default_stream_uses(void);    /* of stream 0, the legacy stream and the per-thread stream */
 uint64_t simcuda_device_changes(void);         /* how often cudaSetDevice changed a thread's current device */
 uint64_t simcuda_allocations(void);            /* device and page-locked host blocks that exist now */
-uint64_t simcuda_objects(void);                /* streams, events and communicators that exist now */
+uint64_t simcuda_objects(void);                /* streams, events, communicators, handles of cuBLAS that exist now */
 
 /* Faults. */
 
