@@ -168,9 +168,16 @@ typedef struct gsync_comm_options {
     uint32_t nccl_ctas_max;    /* 0: NCCL's choice. How many of a GPU's multiprocessors a collective may keep busy */
     int allows_shared_device;  /* 1: two ranks may use one GPU, for tests; NCCL itself has to be told too, with
                                   NCCL_HOSTID or NCCL_MULTI_RANK_GPU_ENABLE. All ranks alike */
+    int nccl_registers_memory; /* 1: buckets come from ncclMemAlloc and are registered with NCCL, which then need not
+                                  copy them through buffers of its own. Where all gradients of a reducer are in the
+                                  library's memory on all ranks, and NCCL has the calls; has no effect elsewhere */
+    int has_normal_priority;   /* 1: the library's stream on a GPU has the priority of others, instead of the highest */
 } gsync_comm_options;
 #define GSYNC_COMM_OPTIONS_INIT                                                                                        \
-    { sizeof(gsync_comm_options), GSYNC_TRANSPORT_AUTO, GSYNC_PROGRESS_AUTO, 0, 0, 0, 0, (gsync_log_level)0, 0, 0 }
+    {                                                                                                                  \
+        sizeof(gsync_comm_options), GSYNC_TRANSPORT_AUTO, GSYNC_PROGRESS_AUTO, 0, 0, 0, 0, (gsync_log_level)0, 0, 0,   \
+            0, 0                                                                                                       \
+    }
 
 /**
  * Collective. Makes the communicator of all processes that the launcher (mpirun, srun) started, or of this process

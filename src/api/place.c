@@ -107,12 +107,24 @@ static gsync_status check_devices(const gsync_reducer *reducer) {
     return GSYNC_OK;
 }
 
+/* A rank on its own would let NCCL use memory that it knows on some ranks only. */
+static gsync_status check_registered(const gsync_reducer *reducer, uint32_t index, const void *place) {
+    if (place != reducer->gradients[index].view && reducer->stream_ops->is_registered(reducer->stream)) {
+        return gs_fail(GSYNC_ERR_UNSUPPORTED,
+                       "gradient '%s': with gsync_comm_options.nccl_registers_memory gradients stay in the library's "
+                       "memory: copy it there, or leave the option at 0",
+                       name_of(reducer, index));
+    }
+    return GSYNC_OK;
+}
+
 gsync_status gs_reducer_check_home(const gsync_reducer *reducer, uint32_t index, const void *place) {
     const gs_tensor *tensor = &reducer->gradients[index].tensor;
     if (place == NULL || !reducer->was_committed || gs_tensor_count(tensor) == 0) {
         return GSYNC_OK;
     }
     if (reducer->stream != NULL) {
+        GS_TRY(check_registered(reducer, index, place));
         return check_device(reducer, index, place);
     }
     int device;
@@ -164,6 +176,14 @@ static gsync_status check_options(const gsync_reducer *reducer) {
 
 /* ---- the stream ---- */
 
+static bool has_views_only(const gsync_reducer *reducer) {
+    bool has_only = reducer->has_views;
+    for (size_t i = 0; i < reducer->gradient_count; i++) {
+        has_only = has_only && (reducer->gradients[i].has_view || gs_tensor_count(&reducer->gradients[i].tensor) == 0);
+    }
+    return has_only;
+}
+
 static gsync_status open_stream(gsync_reducer *reducer) {
     const gs_stream_wish wish = {
         .shapes = reducer->shapes,
@@ -174,6 +194,8 @@ static gsync_status open_stream(gsync_reducer *reducer) {
         .exchanges_refusals = reducer->options.is_strict != 0,
         .nccl_ctas_max = (int)reducer->comm->options.nccl_ctas_max,
         .allows_shared_device = reducer->comm->options.allows_shared_device != 0,
+        .registers = reducer->comm->options.nccl_registers_memory != 0 && has_views_only(reducer),
+        .has_normal_priority = reducer->comm->options.has_normal_priority != 0,
     };
     reducer->pipeline.group = reducer->comm->group;
     GS_TRY(ops_of_build->open(&reducer->stream, &reducer->pipeline, &wish));

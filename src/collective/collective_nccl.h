@@ -24,9 +24,22 @@ typedef struct gs_nccl_wish {
     const char *bus_id; /* NULL: not compared */
     int cta_max;        /* 0: NCCL's choice */
     bool allows_shared_device;
+    bool registers; /* this rank has memory to register */
     gsync_status own; /* not GSYNC_OK: this rank can make no use of it, and the others shall know */
 } gs_nccl_wish;
 gsync_status gs_nccl_open(gs_group *group, struct gs_lane *lane, const gs_nccl_wish *wish, gs_nccl **nccl);
+
+/*
+ * Memory of the device that is current, which can be registered. Uninitialised. GSYNC_ERR_UNSUPPORTED where this NCCL
+ * has no such calls. It is freed when no communicator has it registered any more; any device may be current then.
+ */
+gsync_status gs_nccl_memory_new(void **memory, size_t bytes);
+void gs_nccl_memory_free(void *memory);
+/* Whether all ranks wish to register: NCCL wants all of them to do it, or none. */
+bool gs_nccl_all_register(const gs_nccl *nccl);
+/* Not collective. Once for each communicator; ends with it. Collectives then use the same offsets into the memory on
+ * all ranks. */
+gsync_status gs_nccl_register(gs_nccl *nccl, void *memory, size_t bytes);
 
 /*
  * Not collective. What others do on the communicator ends within the time that is stated; NULL is accepted. What is

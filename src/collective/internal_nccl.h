@@ -30,6 +30,8 @@ struct gs_nccl {
     pthread_mutex_t calls; /* held by whoever is in NCCL with it */
     gs_nccl_op ops[GS_NCCL_OPS_MAX];
     size_t op_count;
+    bool all_register;
+    void *registration; /* NULL: none */
 
     /* How it ends: on a thread of its own, since NCCL may keep whoever ends a communicator waiting. */
     _Atomic int is_ending;  /* no call begins any more, and who waits in one gives up */
@@ -43,6 +45,9 @@ struct gs_nccl {
     gs_nccl_then then;
     void *argument;
 };
+
+/* register_nccl.c. Before the communicator ends, with nothing under way. */
+void gs_nccl_deregister(gs_nccl *nccl);
 
 /* life_nccl.c */
 gsync_status gs_nccl_new(gs_nccl **nccl, int world_size, int rank, uint32_t timeout_ms);

@@ -46,6 +46,10 @@ static const wanted functions[] = {
     NEEDED("ncclRecv", recv),
     OPTIONAL("ncclCommSplit", comm_split),
     OPTIONAL("ncclAlltoAll", all_to_all),
+    OPTIONAL("ncclMemAlloc", mem_alloc),
+    OPTIONAL("ncclMemFree", mem_free),
+    OPTIONAL("ncclCommRegister", comm_register),
+    OPTIONAL("ncclCommDeregister", comm_deregister),
 };
 
 void gs_nccl_library_name_version(int version, char *text, size_t size) {

@@ -34,6 +34,10 @@ typedef ncclResult_t gs_nccl_send(const void *from, size_t count, ncclDataType_t
                                   cudaStream_t stream);
 typedef ncclResult_t gs_nccl_recv(void *to, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                                   cudaStream_t stream);
+typedef ncclResult_t gs_nccl_allocate(void **memory, size_t bytes);
+typedef ncclResult_t gs_nccl_free(void *memory);
+typedef ncclResult_t gs_nccl_add_buffer(ncclComm_t comm, void *start, size_t bytes, void **registration);
+typedef ncclResult_t gs_nccl_drop_buffer(ncclComm_t comm, void *registration);
 
 typedef struct gs_nccl_library {
     gs_nccl_get_version *get_version;
@@ -60,6 +64,10 @@ typedef struct gs_nccl_library {
     /* NULL where the library is too old for them. */
     gs_nccl_split *comm_split;
     gs_nccl_move_all *all_to_all;
+    gs_nccl_allocate *mem_alloc;
+    gs_nccl_free *mem_free;
+    gs_nccl_add_buffer *comm_register;
+    gs_nccl_drop_buffer *comm_deregister;
     int version;
     char description[512]; /* versions, and the file */
 } gs_nccl_library;

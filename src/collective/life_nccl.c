@@ -121,6 +121,7 @@ static bool flush(gs_nccl *nccl) {
     if (nccl->library->comm_get_async_error(nccl->comm, &result) != ncclSuccess || result != ncclSuccess) {
         return false;
     }
+    gs_nccl_deregister(nccl);
     result = nccl->library->comm_finalize(nccl->comm);
     while (result == ncclInProgress && atomic_load(&nccl->is_hurried) == 0 && gs_clock_ns() < limit) {
         gs_nccl_nap();

@@ -20,7 +20,7 @@ typedef struct card {
     int32_t status; /* why this rank cannot */
     int32_t version;
     int32_t allows_shared_device;
-    int32_t unused;
+    int32_t registers;
     char text[256];
     char host[192];
     char bus_id[32];
@@ -58,6 +58,7 @@ static void write_card(card *to, const gs_nccl_part *part, const gs_nccl_wish *w
     to->status = (int32_t)status;
     to->version = library != NULL ? library->version : 0;
     to->allows_shared_device = wish->allows_shared_device ? 1 : 0;
+    to->registers = wish->registers ? 1 : 0;
     if (status != GSYNC_OK) {
         snprintf(to->text, sizeof to->text, "%.255s", gsync_last_error());
     }
@@ -121,6 +122,15 @@ static gsync_status compare_members(const gs_lane *lane, const gs_nccl_part *par
         }
     }
     return GSYNC_OK;
+}
+
+static bool do_all_register(const gs_lane *lane, const gs_nccl_part *part) {
+    bool do_all = true;
+    for (int place = 0; place < part->count; place++) {
+        const card member = member_card(lane, part, place);
+        do_all = do_all && member.registers != 0;
+    }
+    return do_all;
 }
 
 static int rank_on_machine(const gs_lane *lane, const gs_nccl_part *part, const card *mine) {
@@ -238,6 +248,7 @@ gsync_status gs_nccl_meet(gs_lane *lane, uint32_t timeout_ms, const gs_nccl_part
         status = compare_members(lane, part);
         const card first = member_card(lane, part, 0);
         nccl->machine_rank = rank_on_machine(lane, part, &mine);
+        nccl->all_register = do_all_register(lane, part);
         if (status != GSYNC_OK) {
             note_failure(&own, status);
         } else {

@@ -216,13 +216,23 @@ gsync_status gs_cuda_is_capturing(gs_cuda *cuda, void *stream, bool *is_capturin
 
 /* ---- memory ---- */
 
+static cudaError_t zero_now(const gs_cuda *cuda, void *memory, size_t bytes) {
+    const cudaError_t error = cudaMemsetAsync(memory, 0, bytes, cuda->setup);
+    return error == cudaSuccess ? cudaStreamSynchronize(cuda->setup) : error;
+}
+
+gsync_status gs_cuda_zero_now(gs_cuda *cuda, void *memory, size_t bytes) {
+    int before;
+    GS_TRY(enter(cuda, &before));
+    const gsync_status status = check(zero_now(cuda, memory, bytes), "zeroing memory");
+    leave(before);
+    return status;
+}
+
 static gsync_status new_zeroes(const gs_cuda *cuda, void **memory, size_t bytes, const char *what) {
     void *made = NULL;
     GS_TRY(check(cudaMalloc(&made, bytes), what));
-    cudaError_t error = cudaMemsetAsync(made, 0, bytes, cuda->setup);
-    if (error == cudaSuccess) {
-        error = cudaStreamSynchronize(cuda->setup);
-    }
+    const cudaError_t error = zero_now(cuda, made, bytes);
     if (error != cudaSuccess) {
         const gsync_status status = check(error, what);
         ignore(cudaFree(made));

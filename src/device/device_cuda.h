@@ -56,6 +56,8 @@ gsync_status gs_cuda_pinned_new(gs_cuda *cuda, void **memory, size_t bytes, cons
 void gs_cuda_pinned_free(gs_cuda *cuda, void *memory);
 gsync_status gs_cuda_copy(gs_cuda *cuda, void *to, const void *from, size_t bytes, void *stream);
 gsync_status gs_cuda_zero(gs_cuda *cuda, void *memory, size_t bytes, void *stream);
+/* The same, and waits. Outside steps only. */
+gsync_status gs_cuda_zero_now(gs_cuda *cuda, void *memory, size_t bytes);
 
 /* What one gradient brings into a bucket, and where its result goes: as gs_host_term, in device memory. */
 typedef struct gs_cuda_term {

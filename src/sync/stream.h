@@ -27,6 +27,8 @@ typedef struct gs_stream_wish {
     bool exchanges_refusals;
     int nccl_ctas_max;
     bool allows_shared_device;
+    bool registers; /* all gradients live in the library, and NCCL shall know the memory */
+    bool has_normal_priority;
 } gs_stream_wish;
 
 typedef enum gs_stream_home { GS_STREAM_HOST, GS_STREAM_DEVICE, GS_STREAM_EITHER } gs_stream_home;
@@ -42,6 +44,8 @@ typedef struct gs_stream_ops {
     /* Waits a moment for what is queued if has_ended, and then ends it. Some seconds at most. NULL accepted. */
     void (*close)(gs_stream *stream, bool has_ended);
     unsigned char *(*views)(const gs_stream *stream);
+    /* Gradients may not leave the library: NCCL wants all ranks to use memory that it knows, or none. */
+    bool (*is_registered)(const gs_stream *stream);
     /* The plan is new. */
     void (*lay_out)(gs_stream *stream);
     /* Addresses have changed. */

@@ -71,9 +71,13 @@ struct gs_stream {
     bool exchanges_refusals;
     int nccl_ctas_max;
     bool allows_shared_device;
+    bool has_normal_priority;
+    bool is_registered;
 
     /* On the device, in one piece each: what gradients travel in, and what steps need besides. */
     void *arena;
+    size_t arena_bytes;
+    bool is_arena_nccls; /* of ncclMemAlloc */
     unsigned char *views;
     unsigned char *buffers; /* what is encoded, and results */
     unsigned char *parts;   /* direct: what the others sent; NULL: no bucket can travel so */

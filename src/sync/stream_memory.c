@@ -104,8 +104,22 @@ static size_t carve_pinned(gs_stream *stream, unsigned char *base) {
     return used;
 }
 
+/* An NCCL that has no memory to give is as good as a wish that nobody had. */
+static gsync_status allocate_arena(gs_stream *stream, const gs_stream_wish *wish) {
+    stream->arena_bytes = carve_arena(stream, NULL, wish);
+    if (wish->registers && stream->world_size > 1 && stream->arena_bytes > 0) {
+        const gsync_status status = gs_nccl_memory_new(&stream->arena, stream->arena_bytes);
+        stream->is_arena_nccls = status == GSYNC_OK;
+        if (status != GSYNC_ERR_UNSUPPORTED) {
+            GS_TRY(status);
+            return gs_cuda_zero_now(stream->cuda, stream->arena, stream->arena_bytes);
+        }
+    }
+    return gs_cuda_new(stream->cuda, &stream->arena, stream->arena_bytes, "buckets");
+}
+
 static gsync_status allocate_memory(gs_stream *stream, const gs_stream_wish *wish) {
-    GS_TRY(gs_cuda_new(stream->cuda, &stream->arena, carve_arena(stream, NULL, wish), "buckets"));
+    GS_TRY(allocate_arena(stream, wish));
     GS_TRY(gs_cuda_new(stream->cuda, &stream->small, carve_small(stream, NULL), "what steps exchange"));
     GS_TRY(gs_cuda_pinned_new(stream->cuda, &stream->pinned, carve_pinned(stream, NULL), "what steps exchange"));
     (void)carve_arena(stream, stream->arena, wish);
@@ -124,7 +138,7 @@ static gsync_status make_bucket_events(gs_stream *stream, gs_stream_bucket *buck
 }
 
 static gsync_status make_events(gs_stream *stream) {
-    GS_TRY(gs_cuda_stream_new(stream->cuda, true, &stream->queue));
+    GS_TRY(gs_cuda_stream_new(stream->cuda, !stream->has_normal_priority, &stream->queue));
     GS_TRY(gs_cuda_event_new(stream->cuda, &stream->followed));
     for (int i = 0; i < 2; i++) {
         GS_TRY(gs_cuda_event_new(stream->cuda, &stream->uploaded[i]));
@@ -175,6 +189,7 @@ gsync_status gs_stream_open(gs_stream **out, gs_pipeline *pipeline, const gs_str
     stream->exchanges_refusals = wish->exchanges_refusals && stream->world_size > 1;
     stream->nccl_ctas_max = wish->nccl_ctas_max;
     stream->allows_shared_device = wish->allows_shared_device;
+    stream->has_normal_priority = wish->has_normal_priority;
     const gsync_status status = allocate(stream, wish);
     if (status != GSYNC_OK) {
         gs_stream_close(stream, true);
@@ -194,7 +209,11 @@ static void release(void *argument) {
     if (stream->cuda != NULL) {
         free_events(stream);
         gs_cuda_stream_free(stream->cuda, stream->queue);
-        gs_cuda_free(stream->cuda, stream->arena);
+        if (stream->is_arena_nccls) {
+            gs_nccl_memory_free(stream->arena);
+        } else {
+            gs_cuda_free(stream->cuda, stream->arena);
+        }
         gs_cuda_free(stream->cuda, stream->small);
         gs_cuda_pinned_free(stream->cuda, stream->pinned);
         gs_cuda_close(stream->cuda);

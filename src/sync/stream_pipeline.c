@@ -361,11 +361,31 @@ static int device_of(const gs_stream *stream) {
     return gs_cuda_device(stream->cuda);
 }
 
+/* Arenas of ranks that all wish for it are alike: their gradients all live there, and plans are the same. */
+static gsync_status register_arena(gs_stream *stream, gs_lane *lane) {
+    if (!gs_nccl_all_register(stream->nccl)) {
+        return GSYNC_OK;
+    }
+    const gsync_status own = gs_nccl_register(stream->nccl, stream->arena, stream->arena_bytes);
+    const gsync_status status = gs_lane_agree(lane, "NCCL buffers", own, NULL);
+    stream->is_registered = status == GSYNC_OK;
+    return status;
+}
+
 static gsync_status join(gs_stream *stream, gs_lane *lane) {
     const gs_nccl_wish wish = {.bus_id = gs_cuda_bus_id(stream->cuda),
                                .cta_max = stream->nccl_ctas_max,
-                               .allows_shared_device = stream->allows_shared_device};
-    return stream->world_size > 1 ? gs_nccl_open(stream->pipeline->group, lane, &wish, &stream->nccl) : GSYNC_OK;
+                               .allows_shared_device = stream->allows_shared_device,
+                               .registers = stream->is_arena_nccls};
+    if (stream->world_size == 1) {
+        return GSYNC_OK;
+    }
+    GS_TRY(gs_nccl_open(stream->pipeline->group, lane, &wish, &stream->nccl));
+    return register_arena(stream, lane);
+}
+
+static bool is_registered(const gs_stream *stream) {
+    return stream->is_registered;
 }
 
 static unsigned char *views_of(const gs_stream *stream) {
@@ -385,6 +405,7 @@ const gs_stream_ops gs_stream_cuda = {
     .open = gs_stream_open,
     .device = device_of,
     .join = join,
+    .is_registered = is_registered,
     .close = gs_stream_close,
     .views = views_of,
     .lay_out = gs_stream_lay_out,

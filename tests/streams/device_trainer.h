@@ -179,9 +179,10 @@ static inline bool trainer_open(trainer *t, const model *m, gsync_comm *comm, co
                                 int producers) {
     *t = (trainer){.model = m, .rank = gsync_rank(comm), .ranks = gsync_world_size(comm), .producers = producers};
     gsync_options on_device = *options;
-    on_device.memory = m->has_views ? GSYNC_MEMORY_DEVICE : GSYNC_MEMORY_AUTO;
+    on_device.memory = m->has_views ? GSYNC_MEMORY_DEVICE : options->memory;
     gsync_options on_host = *options;
     on_host.is_strict = 0;
+    on_host.memory = GSYNC_MEMORY_AUTO;
     for (int p = 0; p < producers; p++) {
         char name[32];
         OK(cudaStreamCreateWithFlags(&t->compute[p], cudaStreamNonBlocking));
