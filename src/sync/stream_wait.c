@@ -55,14 +55,17 @@ static gsync_status check_ranks(device_look *at, uint64_t now) {
     return now - at->left_ns > GRACE_NS ? status : GSYNC_OK;
 }
 
+static gsync_status check_nccl(const gs_stream *stream) {
+    return stream->nccl != NULL ? gs_nccl_check(stream->nccl) : GSYNC_OK;
+}
+
+/* Collectives that NCCL gave up have ended as well: what they left is no result. So NCCL is asked after the event. */
 static gsync_status look_around(device_look *at) {
     const uint64_t now = gs_clock_ns();
     GS_TRY(gs_cuda_is_done(at->stream->cuda, at->event, &at->is_done));
+    GS_TRY(check_nccl(at->stream));
     if (at->is_done) {
         return GSYNC_OK;
-    }
-    if (at->stream->nccl != NULL) {
-        GS_TRY(gs_nccl_check(at->stream->nccl));
     }
     GS_TRY(check_ranks(at, now));
     return check_deadline(at, now);
@@ -164,21 +167,25 @@ gsync_status gs_stream_wait_for_sums(gs_stream *stream, gs_idle_function idle, v
     return gs_stream_status(stream);
 }
 
+static gsync_status fail_if_nccl_has(gs_stream *stream) {
+    const gsync_status status = check_nccl(stream);
+    if (status != GSYNC_OK) {
+        gs_stream_fail(stream, status);
+        return gs_stream_status(stream);
+    }
+    return GSYNC_OK;
+}
+
 static gsync_status review_turn(gs_stream *stream, gs_stream_turn *turn) {
     gs_lane_outcome outcome;
+    GS_TRY(fail_if_nccl_has(stream));
     turn->is_open = false;
     GS_TRY(gs_stream_judge(stream, turn, &outcome));
     return gs_stream_is_refused(stream, turn) ? gs_stream_fail_refused(stream, turn) : GSYNC_OK;
 }
 
 gsync_status gs_stream_review(gs_stream *stream) {
-    if (stream->nccl != NULL) {
-        const gsync_status status = gs_nccl_check(stream->nccl);
-        if (status != GSYNC_OK) {
-            gs_stream_fail(stream, status);
-            return gs_stream_status(stream);
-        }
-    }
+    GS_TRY(fail_if_nccl_has(stream));
     gsync_status first = GSYNC_OK;
     const uint64_t taken = stream->turns_taken;
     for (uint64_t i = taken > GS_STREAM_TURNS ? taken - GS_STREAM_TURNS : 0; i < taken; i++) {
