@@ -179,11 +179,12 @@ cudaError_t cudaDeviceSynchronize(void) {
     return call.ends(device_error(current_device()));
 }
 
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned) {
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags) {
     SIMCUDA_CALL(call);
     count_object(1);
     Guard guard(events_lock);
     *event = new CUevent_st;
+    (*event)->has_time = (flags & cudaEventDisableTiming) == 0;
     events().insert(*event);
     return cudaSuccess;
 }
@@ -257,6 +258,22 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     if (record) {
         host_wait(record);
     }
+    return call.ends(device_error(current_device()));
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t start, cudaEvent_t end) {
+    SIMCUDA_CALL(call);
+    RecordPointer from;
+    RecordPointer to;
+    if (!latest(start, &from) || !latest(end, &to) || !from || !to || !start->has_time || !end->has_time) {
+        return call.ends(cudaErrorInvalidResourceHandle);
+    }
+    double from_ms = 0;
+    double to_ms = 0;
+    if (!record_time(from, &from_ms) || !record_time(to, &to_ms)) {
+        return cudaErrorNotReady;
+    }
+    *ms = static_cast<float>(to_ms - from_ms);
     return call.ends(device_error(current_device()));
 }
 

@@ -119,6 +119,12 @@ void *worker(void *argument) {
     return nullptr;
 }
 
+double now_ms() {
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<double>(now.tv_sec) * 1e3 + static_cast<double>(now.tv_nsec) / 1e6;
+}
+
 /* With the monitor, as all that follows here. */
 void push(CUstream_st &stream, OperationPointer operation) {
     static uint64_t tickets = 0;
@@ -134,6 +140,7 @@ RecordPointer push_record(CUstream_st &stream) {
              record->edge.release();
              Guard guard(monitor);
              record->clock = on.clock;
+             record->time_ms = now_ms();
              record->is_done = true;
          }));
     return record;
@@ -302,6 +309,12 @@ bool host_query(const RecordPointer &record) {
     host().join(record->clock);
     record->edge.acquire();
     return true;
+}
+
+bool record_time(const RecordPointer &record, double *ms) {
+    Guard guard(monitor);
+    *ms = record->time_ms;
+    return record->is_done;
 }
 
 void device_synchronise(int device) {

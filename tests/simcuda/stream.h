@@ -25,6 +25,7 @@ extern Lock monitor;
 /* One record of an event; the event points at its latest. */
 struct Record {
     bool is_done = false;
+    double time_ms = 0; /* of this machine */
     VectorClock clock;
     Edge edge;
 };
@@ -65,6 +66,8 @@ cudaError_t stream_wait(cudaStream_t handle, RecordPointer record);
 void host_wait(const RecordPointer &record);
 /* The host looks: true if done, and then as above. */
 bool host_query(const RecordPointer &record);
+/* Whether it is done, and when that was; the host knows no more than before. */
+bool record_time(const RecordPointer &record, double *ms);
 /* The host looks at a stream: cudaSuccess if it has nothing left, and then the host knows what the stream knows. */
 cudaError_t host_query_stream(cudaStream_t handle);
 /* The host looks at something else: in a seeded schedule that lets an operation run. */
@@ -122,6 +125,7 @@ struct CUstream_st {
 
 struct CUevent_st {
     simcuda::RecordPointer latest;
+    bool has_time = true;
 };
 
 #endif

@@ -279,6 +279,38 @@ static void a_capturing_stream_says_so_and_runs_nothing(void **state) {
     assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
 }
 
+static void tells_the_time_between_events_that_have_one(void **state) {
+    enum { DELAY_US = 2000 };
+    (void)state;
+    simcuda_reset();
+    float ms = -1;
+    cudaStream_t stream = new_stream(cudaStreamNonBlocking);
+    cudaEvent_t events[3];
+    float *values = new_values();
+    assert_int_equal(cudaEventCreate(&events[0]), cudaSuccess);
+    assert_int_equal(cudaEventCreate(&events[1]), cudaSuccess);
+    assert_int_equal(cudaEventCreateWithFlags(&events[2], cudaEventDisableTiming), cudaSuccess);
+    assert_int_equal(cudaEventElapsedTime(&ms, events[0], events[1]), cudaErrorInvalidResourceHandle); /* no records */
+    simcuda_delay(stream, DELAY_US);
+    assert_int_equal(cudaEventRecord(events[0], stream), cudaSuccess);
+    launch(stream, values, 1);
+    simcuda_hold(stream);
+    assert_int_equal(cudaEventRecord(events[1], stream), cudaSuccess);
+    assert_int_equal(cudaEventRecord(events[2], stream), cudaSuccess);
+    assert_int_equal(cudaEventElapsedTime(&ms, events[0], events[1]), cudaErrorNotReady);
+    simcuda_release(stream);
+    assert_int_equal(cudaEventSynchronize(events[2]), cudaSuccess);
+    assert_true(ms == -1);
+    assert_int_equal(cudaEventElapsedTime(&ms, events[0], events[2]), cudaErrorInvalidResourceHandle);
+    assert_int_equal(cudaEventElapsedTime(&ms, events[0], events[1]), cudaSuccess);
+    assert_true(ms >= 2 * DELAY_US / 1000.0); /* the kernel's and the second record's */
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(cudaEventDestroy(events[i]), cudaSuccess);
+    }
+    assert_int_equal(cudaFree(values), cudaSuccess);
+    assert_int_equal(cudaStreamDestroy(stream), cudaSuccess);
+}
+
 static void fails_calls_as_asked_for(void **state) {
     (void)state;
     simcuda_reset();
@@ -316,6 +348,7 @@ int main(void) {
         cmocka_unit_test(a_destroyed_stream_runs_what_it_has),
         cmocka_unit_test(runs_host_functions_in_order),
         cmocka_unit_test(a_capturing_stream_says_so_and_runs_nothing),
+        cmocka_unit_test(tells_the_time_between_events_that_have_one),
         cmocka_unit_test(fails_calls_as_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
