@@ -72,3 +72,13 @@ function(gradsync_add_kernels target)
         "$<$<BOOL:${GRADSYNC_WERROR}>:--Werror=all-warnings;-Xcompiler=-Werror>")
     target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 endfunction()
+
+# Kernels of examples and benchmarks, which do without the library's rules about bits. What is said about C++ lets a
+# program of C hold them without the C++ library.
+function(gradsync_add_program_kernels target)
+    add_library(${target} OBJECT ${ARGN})
+    set_target_properties(${target} PROPERTIES CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON CUDA_EXTENSIONS OFF)
+    target_compile_options(${target} PRIVATE
+        -Xcompiler=-Wall,-Wextra,-Wshadow,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics
+        "$<$<BOOL:${GRADSYNC_WERROR}>:--Werror=all-warnings;-Xcompiler=-Werror>")
+endfunction()
