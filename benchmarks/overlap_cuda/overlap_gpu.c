@@ -171,15 +171,12 @@ static bool calibrate(gpu_trainer *trainer) {
     return true;
 }
 
-static bool use_gpu(int number, bool is_shared) {
+/* Where each rank sees its own GPU only, that is number 0; two ranks on one GPU the library refuses. */
+static bool use_gpu(int local_rank) {
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess || count == 0 || (number >= count && !is_shared)) {
-        fprintf(stderr, "overlap_cuda: this rank needs GPU number %d of its host, which has %d (%s)\n", number, count,
-                cudaGetErrorString(error));
-        return false;
-    }
-    return cuda_succeeded(cudaSetDevice(number % count), "cudaSetDevice");
+    return cuda_succeeded(count == 0 && error == cudaSuccess ? cudaErrorNoDevice : error, "there is no GPU here") &&
+           cuda_succeeded(cudaSetDevice(local_rank % count), "cudaSetDevice");
 }
 
 /* torchrun's ranks meet over NCCL, on the GPU that is current; under mpirun they know their number only then. */
@@ -188,13 +185,13 @@ static bool join(gpu_trainer *trainer) {
     gsync_comm_options options = GSYNC_COMM_OPTIONS_INIT;
     options.nccl_ctas_max = trainer->options.ctas;
     options.allows_shared_device = trainer->options.shares_gpu;
-    if ((local_rank != NULL && !use_gpu(atoi(local_rank), trainer->options.shares_gpu)) ||
+    if ((local_rank != NULL && !use_gpu(atoi(local_rank))) ||
         !gpu_succeeded(gsync_comm_create(&trainer->comm, &options))) {
         return false;
     }
     trainer->rank = gsync_rank(trainer->comm);
     trainer->world_size = gsync_world_size(trainer->comm);
-    return local_rank != NULL || use_gpu(gsync_local_rank(trainer->comm), trainer->options.shares_gpu);
+    return local_rank != NULL || use_gpu(gsync_local_rank(trainer->comm));
 }
 
 /* As many threads as the GPU can hold at once, or a part of that. */

@@ -214,20 +214,16 @@ static bool compare_replicas(trainer *t) {
 
 /* ---- Setting up -------------------------------------------------------------------------------------------- */
 
-/* Makes the GPU of that number among this host's current. */
-static bool use_gpu(int number, bool is_shared) {
+/* Makes the rank's GPU current. Where each rank sees its own only, that is number 0; two ranks on one GPU the library
+ * refuses. */
+static bool use_gpu(int local_rank) {
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess || count == 0) {
         return check_fail("there is no GPU here (%s). Each rank needs one; 02_char_gpt does without",
                           cudaGetErrorString(error));
     }
-    if (number >= count && !is_shared) {
-        return check_fail(
-            "each rank of a host needs a GPU of its own; this is number %d, and there %s %d: start fewer ranks", number,
-            count == 1 ? "is" : "are", count);
-    }
-    return check_cuda(cudaSetDevice(number % count), "cudaSetDevice");
+    return check_cuda(cudaSetDevice(local_rank % count), "cudaSetDevice");
 }
 
 /* torchrun says which rank of its host this is. Without MPI that has to be known before ranks meet, since they meet
@@ -236,14 +232,13 @@ static bool join(trainer *t) {
     const char *local_rank = getenv("LOCAL_RANK");
     gsync_comm_options options = GSYNC_COMM_OPTIONS_INIT;
     options.allows_shared_device = t->settings.shares_gpu;
-    if ((local_rank != NULL && !use_gpu(atoi(local_rank), t->settings.shares_gpu)) ||
-        !check_gsync(gsync_comm_create(&t->comm, &options))) {
+    if ((local_rank != NULL && !use_gpu(atoi(local_rank))) || !check_gsync(gsync_comm_create(&t->comm, &options))) {
         return false;
     }
     t->rank = gsync_rank(t->comm);
     t->ranks = gsync_world_size(t->comm);
     check_set_rank(t->rank);
-    return local_rank != NULL || use_gpu(gsync_local_rank(t->comm), t->settings.shares_gpu);
+    return local_rank != NULL || use_gpu(gsync_local_rank(t->comm));
 }
 
 static bool build_network(trainer *t) {

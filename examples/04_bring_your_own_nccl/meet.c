@@ -25,32 +25,36 @@ static bool make_id(meeting *m) {
 /* ---- A file ------------------------------------------------------------------------------------------------ */
 
 /* Written elsewhere and then linked: nobody reads half of it, and what an earlier run has left is not taken for it. */
-static bool leave_id(meeting *m) {
+static bool leave_id(meeting *m, const char *id_file) {
     char path[PATH_ROOM];
-    snprintf(path, sizeof path, "%s.new", m->id_file);
+    snprintf(path, sizeof path, "%s.new", id_file);
     FILE *file = make_id(m) ? fopen(path, "wb") : NULL;
     const bool is_written = file != NULL && fwrite(&m->id, sizeof m->id, 1, file) == 1;
-    if (file == NULL || fclose(file) != 0 || !is_written || link(path, m->id_file) != 0) {
-        fprintf(stderr, "cannot leave NCCL's id in %s: %s\n", m->id_file, strerror(errno));
+    if (file == NULL || fclose(file) != 0 || !is_written || link(path, id_file) != 0) {
+        fprintf(stderr, "cannot leave NCCL's id in %s: %s\n", id_file, strerror(errno));
         unlink(path);
         return false;
     }
     unlink(path);
+    m->left_file = id_file;
     return true;
 }
 
-static bool fetch_id(meeting *m) {
+static bool fetch_id(meeting *m, const char *id_file) {
     const struct timespec nap = {0, 10000000};
     for (int i = 0; i < POLLS_MAX; i++) {
-        FILE *file = fopen(m->id_file, "rb");
+        FILE *file = fopen(id_file, "rb");
         if (file != NULL) {
             const bool is_read = fread(&m->id, sizeof m->id, 1, file) == 1;
             fclose(file);
+            if (!is_read) {
+                fprintf(stderr, "rank %d: %s does not hold NCCL's id\n", m->rank, id_file);
+            }
             return is_read;
         }
         nanosleep(&nap, NULL);
     }
-    fprintf(stderr, "rank %d: rank 0 did not leave NCCL's id in %s\n", m->rank, m->id_file);
+    fprintf(stderr, "rank %d: rank 0 did not leave NCCL's id in %s\n", m->rank, id_file);
     return false;
 }
 
@@ -72,8 +76,7 @@ static bool meet_by_file(meeting *m, const char *id_file) {
         fprintf(stderr, "which file shall rank 0 leave NCCL's id in? Name one that all ranks see\n");
         return false;
     }
-    m->id_file = id_file;
-    return m->rank == 0 ? leave_id(m) : fetch_id(m);
+    return m->rank == 0 ? leave_id(m, id_file) : fetch_id(m, id_file);
 }
 
 /* ---- MPI --------------------------------------------------------------------------------------------------- */
@@ -123,7 +126,7 @@ bool meet(meeting *m, const char *id_file) {
 }
 
 void meet_clean_up(const meeting *m) {
-    if (m->id_file != NULL && m->rank == 0) {
-        unlink(m->id_file);
+    if (m->left_file != NULL) {
+        unlink(m->left_file);
     }
 }

@@ -13,7 +13,7 @@ typedef struct meeting {
     int ranks;
     int local_rank; /* among those of this host */
     ncclUniqueId id;
-    const char *id_file; /* NULL: none was used */
+    const char *left_file; /* by this rank; NULL: none */
     bool used_mpi;
 } meeting;
 
@@ -23,7 +23,7 @@ typedef struct meeting {
  */
 bool meet(meeting *m, const char *id_file);
 
-/* When all ranks have joined: the file has done its work. */
+/* When all ranks have joined: the file has done its work. One that was there before stays. */
 void meet_clean_up(const meeting *m);
 
 /* The last thing. */

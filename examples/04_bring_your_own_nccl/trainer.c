@@ -51,9 +51,17 @@ static bool gsync_did(gsync_status status) {
 
 /* ---- Setting up -------------------------------------------------------------------------------------------- */
 
+/* Where each rank sees its own GPU only, that is number 0; two ranks on one GPU NCCL refuses. */
+static bool use_gpu(int local_rank) {
+    int count = 0;
+    const cudaError_t error = cudaGetDeviceCount(&count);
+    return cuda_did(count == 0 && error == cudaSuccess ? cudaErrorNoDevice : error, "a GPU for this rank") &&
+           cuda_did(cudaSetDevice(local_rank % count), "a GPU for this rank");
+}
+
 /* What the trainer had before it knew the library. */
 static bool join(trainer *t, const char *id_file) {
-    return meet(&t->meeting, id_file) && cuda_did(cudaSetDevice(t->meeting.local_rank), "a GPU for this rank") &&
+    return meet(&t->meeting, id_file) && use_gpu(t->meeting.local_rank) &&
            nccl_did(ncclCommInitRank(&t->nccl, t->meeting.ranks, t->meeting.id, t->meeting.rank), "ncclCommInitRank") &&
            cuda_did(cudaStreamCreateWithFlags(&t->compute, cudaStreamNonBlocking), "a stream") &&
            cuda_did(cudaMalloc((void **)&t->weights, LINE_WEIGHTS * sizeof(float)), "weights") &&

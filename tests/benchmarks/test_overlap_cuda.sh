@@ -64,9 +64,9 @@ options)
     done
     alone 1 "$program" $small --json "$work/no/such/file"
     SIMCUDA_DEVICES=0 alone 1 "$program" $small
-    says 'needs GPU number 0 of its host, which has 0'
-    WORLD_SIZE=2 RANK=1 LOCAL_RANK=1 SIMCUDA_DEVICES=1 alone 1 "$program" $small
-    says 'needs GPU number 1 of its host, which has 1'
+    says 'there is no GPU here: no device'
+    SIMCUDA_DEVICES=1 two 1 "$program" $small
+    says 'both on (GPU )?0000:'
     ;;
 *)
     echo "no such claim: $claim" >&2

@@ -101,12 +101,8 @@ refusals)
     says 'cannot create the log'
     SIMCUDA_DEVICES=0 alone 1 "$program"
     says 'there is no GPU here \(no device\)'
-    if [ -n "$launcher" ]; then
-        SIMCUDA_DEVICES=1 two 1 "$program"
-    else
-        WORLD_SIZE=2 RANK=1 LOCAL_RANK=1 SIMCUDA_DEVICES=1 alone 1 "$program"
-    fi
-    says 'start fewer ranks'
+    SIMCUDA_DEVICES=1 two 1 "$program"
+    says 'both on (GPU )?0000:'
     ;;
 *)
     echo "no such claim: $claim" >&2

@@ -48,8 +48,12 @@ refusals)
     : >"$work/id"
     WORLD_SIZE=2 RANK=0 LOCAL_RANK=0 alone 1 "$program" "$work/id"
     says 'cannot leave .*exists'
+    [ -e "$work/id" ] || fail "what was there before is gone"
     SIMCUDA_DEVICES=0 alone 1 "$program"
-    says 'a GPU for this rank: CUDA says'
+    says 'a GPU for this rank: CUDA says no device'
+    rm "$work/id"
+    SIMCUDA_DEVICES=1 two 1 "$program" "$work/id"
+    says 'ncclCommInitRank: NCCL says'
     ;;
 *)
     echo "no such claim: $claim" >&2
