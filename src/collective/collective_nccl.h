@@ -24,7 +24,7 @@ typedef struct gs_nccl_wish {
     const char *bus_id; /* NULL: not compared */
     int cta_max;        /* 0: NCCL's choice */
     bool allows_shared_device;
-    bool registers; /* this rank has memory to register */
+    bool registers;   /* this rank has memory to register */
     gsync_status own; /* not GSYNC_OK: this rank can make no use of it, and the others shall know */
 } gs_nccl_wish;
 gsync_status gs_nccl_open(gs_group *group, struct gs_lane *lane, const gs_nccl_wish *wish, gs_nccl **nccl);
