@@ -522,7 +522,7 @@ GSYNC_API gsync_status gsync_finish_empty(gsync_reducer *reducer, gsync_step_inf
 GSYNC_API int gsync_is_synced(const gsync_reducer *reducer);
 
 /** finds_unused, after a synchronised finish: 1 if any rank used the gradient in the window, 0 if none did, -1 for an
- *  unknown name. */
+ *  unknown name, and after gsync_finish_on, of which the host knows nothing. */
 GSYNC_API int gsync_is_used(const gsync_reducer *reducer, const char *name);
 
 /* ---- Mixed precision and clipping ------------------------------------------------------------------------------ */

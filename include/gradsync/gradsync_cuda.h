@@ -44,8 +44,8 @@ extern "C" {
 GSYNC_API gsync_status gsync_comm_from_nccl(gsync_comm **comm, ncclComm_t nccl, const gsync_comm_options *options);
 
 /*
- * What a GPU does not do, gsync_reducer_commit refuses with GSYNC_ERR_UNSUPPORTED, by name: finds_unused,
- * checks_writes, replica_check_interval; wires INT8, FLOAT8 and TOPK, error feedback and is_auto. Gradients of one
+ * What a GPU does not do, gsync_reducer_commit refuses with GSYNC_ERR_UNSUPPORTED, by name: checks_writes,
+ * replica_check_interval; wires INT8, FLOAT8 and TOPK, error feedback and is_auto. Gradients of one
  * reducer are all on one device, the current one, or GSYNC_ERR_ARGUMENT names those that are not; gsync_options.memory
  * says where gradients without an address live. gsync_ready means here that the host has synchronised with whoever
  * wrote the gradient.
@@ -53,6 +53,10 @@ GSYNC_API gsync_status gsync_comm_from_nccl(gsync_comm **comm, ncclComm_t nccl, 
  * Ranks that disagree, or forget a gradient with is_strict, are noticed when buckets are reduced already: after
  * GSYNC_ERR_INCOMPLETE and GSYNC_ERR_MISMATCH gradients hold numbers of no use. docs/streams_and_threads.md has the
  * whole picture.
+ *
+ * finds_unused holds with both ways to end a step: a gradient that no rank used keeps what it holds. Which ones these
+ * are is decided on the device, by one more small exchange behind the buckets. A gradient may be marked in one
+ * micro-batch of a window only: the library waits for the producer that was named then.
  */
 
 /**
@@ -69,7 +73,8 @@ GSYNC_API gsync_status gsync_ready_on(gsync_reducer *reducer, const void *grad, 
  * Gradients that were not marked are taken to be final with what consumer has queued so far. All ranks end a step with
  * the same of the two calls.
  *
- * info tells what the host knows by then: times, norm and found_inf only with gsync_finish. What goes wrong later is
+ * info tells what the host knows by then: times, norm, found_inf and gradients_unused only with gsync_finish; until the
+ * next one gsync_is_used is -1 where finds_unused is set. What goes wrong later is
  * returned by one of the next calls of gsync_begin. GSYNC_ERR_STATE with a loss scaler, which has to know found_inf;
  * GSYNC_ERR_ARGUMENT and GSYNC_ERR_UNSUPPORTED as in gsync_ready_on: the micro-batch then goes on.
  */

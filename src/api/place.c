@@ -163,8 +163,7 @@ static gsync_status check_wires(const gsync_reducer *reducer) {
 
 static gsync_status check_options(const gsync_reducer *reducer) {
     const gsync_options *options = &reducer->options;
-    const char *name = options->finds_unused != 0             ? "finds_unused"
-                       : options->checks_writes != 0          ? "checks_writes"
+    const char *name = options->checks_writes != 0            ? "checks_writes"
                        : options->replica_check_interval != 0 ? "replica_check_interval"
                                                               : NULL;
     if (name != NULL) {
@@ -191,6 +190,7 @@ static gsync_status open_stream(gsync_reducer *reducer) {
         .has_views = reducer->has_views,
         .accumulates = gs_reducer_overwrites(reducer),
         .is_deterministic = reducer->options.is_deterministic != 0,
+        .finds_unused = reducer->options.finds_unused != 0,
         .exchanges_refusals = reducer->options.is_strict != 0,
         .nccl_ctas_max = (int)reducer->comm->options.nccl_ctas_max,
         .allows_shared_device = reducer->comm->options.allows_shared_device != 0,
@@ -200,6 +200,7 @@ static gsync_status open_stream(gsync_reducer *reducer) {
     reducer->pipeline.group = reducer->comm->group;
     GS_TRY(ops_of_build->open(&reducer->stream, &reducer->pipeline, &wish));
     reducer->stream_ops = ops_of_build;
+    reducer->has_waited = true; /* there is nothing yet that it does not know */
     return check_devices(reducer);
 }
 

@@ -73,8 +73,15 @@ static inline bool gs_reducer_overwrites(const gsync_reducer *reducer) {
     return reducer->options.accumulation == GSYNC_CLIENT_OVERWRITES;
 }
 
+/* On the host results are held back until the ranks have agreed; on a GPU only those that somebody may not have used.
+ */
 static inline bool gs_reducer_is_deferred(const gsync_reducer *reducer) {
-    return reducer->options.finds_unused != 0 || reducer->options.checks_writes != 0;
+    return reducer->stream == NULL && (reducer->options.finds_unused != 0 || reducer->options.checks_writes != 0);
+}
+
+/* The host knows which gradients the last step's ranks have used. */
+static inline bool gs_reducer_knows_used(const gsync_reducer *reducer) {
+    return reducer->stream == NULL || reducer->has_waited;
 }
 
 static inline gs_reducer_stage gs_reducer_get_stage(const gsync_reducer *reducer) {

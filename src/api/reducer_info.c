@@ -11,7 +11,7 @@ int gsync_is_synced(const gsync_reducer *reducer) {
 
 int gsync_is_used(const gsync_reducer *reducer, const char *name) {
     const uint32_t index = reducer != NULL ? gs_reducer_find(reducer, name) : GS_NO_INDEX;
-    if (index == GS_NO_INDEX) {
+    if (index == GS_NO_INDEX || (reducer->options.finds_unused != 0 && !gs_reducer_knows_used(reducer))) {
         return -1;
     }
     return reducer->options.finds_unused == 0 || reducer->gradients[index].is_used_anywhere;

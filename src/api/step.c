@@ -343,7 +343,8 @@ static void note_end(gsync_reducer *reducer) {
     note_findings(reducer);
     GS_LOG(&reducer->comm->logger, GSYNC_LOG_DEBUG, "rank %d step %llu: %zu of %zu buckets reduced",
            reducer->comm->group->rank, (unsigned long long)info->step, info->buckets_reduced, info->bucket_count);
-    for (size_t i = 0; reducer->options.finds_unused && i < reducer->gradient_count; i++) {
+    const bool is_told = reducer->options.finds_unused && gs_reducer_knows_used(reducer);
+    for (size_t i = 0; is_told && i < reducer->gradient_count; i++) {
         info->gradients_unused +=
             reducer->shapes[i].is_trainable && reducer->shapes[i].count != 0 && !reducer->gradients[i].is_used_anywhere;
     }

@@ -15,9 +15,9 @@ static gsync_status check_place(const gsync_reducer *reducer, const char *call) 
 
 /* ---- ready ---- */
 
-/* Nothing reads a gradient in a micro-batch that the trainer accumulates. */
+/* Nothing reads a gradient in a micro-batch that the trainer accumulates, but perhaps later without another mark. */
 static bool is_read(const gsync_reducer *reducer) {
-    return reducer->phase == GSYNC_SYNC || gs_reducer_overwrites(reducer);
+    return reducer->phase == GSYNC_SYNC || gs_reducer_overwrites(reducer) || reducer->options.finds_unused != 0;
 }
 
 static gsync_status ready_on(gsync_reducer *reducer, const void *grad, cudaStream_t producer) {

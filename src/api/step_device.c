@@ -30,7 +30,7 @@ gsync_status gs_step_device_begin(gsync_reducer *reducer) {
     if (reducer->owes_order) {
         GS_TRY(agree_late(reducer));
     }
-    return reducer->stream_ops->begin(reducer->stream);
+    return reducer->stream_ops->begin(reducer->stream, reducer->window_micro_batches == 0);
 }
 
 /* ---- finish ---- */
@@ -80,6 +80,7 @@ gsync_status gs_step_device_finish(gsync_reducer *reducer, bool may_refuse) {
     gs_engine *engine = &reducer->comm->engine;
     bool is_refused;
     launch_rest(reducer, may_refuse);
+    ops->settle(reducer->stream);
     reducer->has_waited = !reducer->has_consumer;
     if (reducer->has_consumer) {
         return leave(reducer);
@@ -101,7 +102,8 @@ gsync_status gs_step_device_accumulate(gsync_reducer *reducer) {
     }
     ops->accumulate(reducer->stream, weighs ? reducer->micro_weight : 1.0);
     for (size_t i = 0; i < reducer->gradient_count; i++) {
-        reducer->gradients[i].has_accumulated = reducer->plan.bucket_of[i] != GS_NO_BUCKET;
+        const bool is_unused = reducer->options.finds_unused && atomic_load(&reducer->ledger.marks[i]) == 0;
+        reducer->gradients[i].has_accumulated |= reducer->plan.bucket_of[i] != GS_NO_BUCKET && !is_unused;
     }
     if (!reducer->has_consumer) {
         return ops->wait_for_sums(reducer->stream, gs_engine_idle_function(engine), engine);

@@ -32,6 +32,18 @@ class Cursor {
         return *term_;
     }
 
+    GS_ANYWHERE bool brings_data() const {
+        return term_->data != NULL && brings(GS_CUDA_BRINGS_DATA);
+    }
+
+    GS_ANYWHERE bool brings_accumulator() const {
+        return term_->accumulator != NULL && brings(GS_CUDA_BRINGS_ACCUMULATOR);
+    }
+
+    GS_ANYWHERE bool takes_result() const {
+        return term_->data != NULL && (of_.used == NULL || of_.used[term_ - of_.terms] != 0);
+    }
+
     /* Its place in the term, where accumulators have it. */
     GS_ANYWHERE size_t place(size_t element) const {
         return element - offset_;
@@ -53,6 +65,10 @@ class Cursor {
     }
 
   private:
+    GS_ANYWHERE bool brings(int what) const {
+        return of_.brings == NULL || (of_.brings[term_ - of_.terms] & what) != 0;
+    }
+
     /* The last term that starts at the element or before it. */
     GS_ANYWHERE void find(size_t element) {
         size_t low = 0;
@@ -146,8 +162,8 @@ template <class D, class W> class Encode {
         }
         const gs_cuda_term &term = cursor_.term();
         to->is_whole = true;
-        to->has_data = term.data != NULL;
-        to->sum = term.accumulator == NULL ? NULL : (const Wide *)term.accumulator + cursor_.place(at);
+        to->has_data = cursor_.brings_data();
+        to->sum = cursor_.brings_accumulator() ? (const Wide *)term.accumulator + cursor_.place(at) : NULL;
         if (to->has_data) {
             gs_cuda_code::load(&to->data, (const typename D::Stored *)term.data + index);
         }
@@ -177,8 +193,8 @@ template <class D, class W> class Encode {
             const gs_cuda_term &term = cursor_.term();
             size_t row_left;
             const size_t index = cursor_.index(at, &row_left);
-            const bool has_data = term.data != NULL;
-            const bool has_sum = term.accumulator != NULL;
+            const bool has_data = cursor_.brings_data();
+            const bool has_sum = cursor_.brings_accumulator();
             to = element(has_data, has_data ? ((const typename D::Stored *)term.data)[index] : 0, has_sum,
                          has_sum ? ((const Wide *)term.accumulator)[cursor_.place(at)] : 0, at);
         }
@@ -264,7 +280,7 @@ template <class D, class W> class Decode {
         for (int k = 0; k < CHUNK; k++) {
             to.at[k] = element(from.bucket.at[k], at + k);
         }
-        if (cursor_.term().data != NULL) {
+        if (cursor_.takes_result()) {
             store((typename D::Stored *)cursor_.term().data + index, to);
         }
         return true;
@@ -277,7 +293,7 @@ template <class D, class W> class Decode {
         size_t row_left;
         const size_t index = cursor_.index(at, &row_left);
         const typename D::Stored to = element(((const typename W::Stored *)of_.bucket)[at], at);
-        if (cursor_.term().data != NULL) {
+        if (cursor_.takes_result()) {
             ((typename D::Stored *)cursor_.term().data)[index] = to;
         }
     }

@@ -315,6 +315,8 @@ static gs_cuda_narrowing narrowing_of(gsync_dtype wire, float scale) {
 static gs_cuda_pass_arguments arguments_of(const gs_cuda_pass *pass, void *bucket, const double *divisor) {
     return (gs_cuda_pass_arguments){.terms = pass->term_count == 0 ? NULL : pass->terms,
                                     .term_count = pass->term_count,
+                                    .brings = pass->brings,
+                                    .used = pass->used,
                                     .count = pass->count,
                                     .bucket = bucket,
                                     .factor = pass->factor,

@@ -103,11 +103,17 @@ typedef struct gs_cuda_result_scale {
     float scale; /* a power of two */
 } gs_cuda_result_scale;
 
+enum { GS_CUDA_BRINGS_DATA = 1, GS_CUDA_BRINGS_ACCUMULATOR = 2 };
+
 /* One pass over a bucket: everything one kernel does. */
 typedef struct gs_cuda_pass {
     const gs_cuda_term *terms;      /* in device memory, in the order of their offsets; not overlapping */
     const gs_cuda_term *host_terms; /* the same on the host; read during the call only */
     size_t term_count;
+    /* Of every term, in device memory; NULL: all. encode: what is brought of it, GS_CUDA_BRINGS_*. decode: 0: its data
+     * stays as it is, though the result is looked at. */
+    const uint8_t *brings;
+    const float *used;
     size_t count;          /* elements of the bucket, with what fills up blocks */
     gsync_dtype dtype;     /* of the gradients */
     gsync_dtype wire;      /* of the bucket's elements */

@@ -19,6 +19,8 @@ typedef struct gs_cuda_pass_arguments {
     const gs_cuda_term *terms; /* NULL: the one in here */
     gs_cuda_term only;
     size_t term_count;
+    const uint8_t *brings; /* encode */
+    const float *used;     /* decode */
     size_t count;
     void *bucket; /* decode only reads it */
     double factor;

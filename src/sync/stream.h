@@ -24,6 +24,7 @@ typedef struct gs_stream_wish {
     bool has_views;        /* gradients live in the library */
     bool accumulates;      /* GSYNC_CLIENT_OVERWRITES */
     bool is_deterministic; /* sums in the order of ranks */
+    bool finds_unused;
     bool exchanges_refusals;
     int nccl_ctas_max;
     bool allows_shared_device;
@@ -52,11 +53,13 @@ typedef struct gs_stream_ops {
     void (*moved)(gs_stream *stream);
 
     /* After gs_pipeline_begin. Reports what went wrong in earlier steps that no host has waited for. */
-    gsync_status (*begin)(gs_stream *stream);
+    gsync_status (*begin)(gs_stream *stream, bool starts_window);
     void (*launch)(gs_stream *stream, size_t bucket_count);
     /* This rank has forgotten a gradient. It takes part all the same, since the others may have launched. */
     void (*refuse)(gs_stream *stream, uint32_t gradient_index);
-    /* After the last launch. looks: findings are wanted. */
+    /* After the last launch: decides which gradients no rank has used. The others' results are written then. */
+    void (*settle)(gs_stream *stream);
+    /* After that. looks: findings are wanted. */
     void (*end)(gs_stream *stream, bool looks);
     /* Until everything is through. *is_refused: some rank has refused. */
     gsync_status (*wait)(gs_stream *stream, gs_idle_function idle, void *argument, bool *is_refused);
@@ -66,7 +69,7 @@ typedef struct gs_stream_ops {
     void (*accumulate)(gs_stream *stream, double factor);
     gsync_status (*wait_for_sums)(gs_stream *stream, gs_idle_function idle, void *argument);
 
-    /* Between steps: multiplies all gradients, and waits. */
+    /* Between steps: multiplies all gradients that hold a result, and waits. */
     gsync_status (*scale)(gs_stream *stream, double factor, gs_idle_function idle, void *argument);
 
     /* Instead of wait: what is launched from now on waits for what another stream has queued so far; */

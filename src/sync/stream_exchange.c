@@ -134,13 +134,19 @@ gsync_status gs_stream_exchange_shares(gs_stream *stream) {
     return stream->known_divisor >= 0 ? store_divisor(stream) : compute_divisor(stream);
 }
 
+gsync_status gs_stream_end_turn(gs_stream *stream) {
+    GS_TRY(gs_cuda_record(stream->cuda, stream->turn->finished, stream->queue));
+    stream->turn->is_busy = true;
+    return GSYNC_OK;
+}
+
 gsync_status gs_stream_exchange_end(gs_stream *stream, bool looks) {
     gs_stream_turn *turn = stream->turn;
     stream->has_found = looks;
     if (stream->exchanges_refusals) {
         GS_TRY(exchange(stream, turn->own_refusal, stream->refusals, turn->refusals, sizeof *turn->own_refusal));
     }
-    GS_TRY(gs_cuda_record(stream->cuda, turn->finished, stream->queue));
+    GS_TRY(gs_stream_end_turn(stream));
     turn->is_open = true;
     return GSYNC_OK;
 }

@@ -48,6 +48,7 @@ typedef struct gs_stream_refusal {
 /* One step's side of the host: pinned memory, which the device reads or writes until `finished`. */
 typedef struct gs_stream_turn {
     void *finished; /* event */
+    bool is_busy;   /* the device may still use it */
     bool is_open;   /* nobody has looked at what it brought */
     uint64_t step;
     gs_cuda_share *own;
@@ -56,6 +57,11 @@ typedef struct gs_stream_turn {
     gs_stream_refusal *own_refusal;
     gs_stream_refusal *refusals;
     gs_cuda_findings *findings; /* of every bucket and gs_stream_stage */
+
+    /* finds_unused: of every gradient, in the order of the plan. */
+    uint8_t *brings; /* GS_STREAM_HAS_DATA and GS_STREAM_HAS_SUM */
+    float *own_used; /* 1 or 0 */
+    float *used;     /* by so many ranks */
 } gs_stream_turn;
 
 struct gs_stream {
@@ -68,6 +74,7 @@ struct gs_stream {
     size_t capacity; /* buckets, and gradients */
     bool is_deterministic;
     bool accumulates;
+    bool finds_unused;
     bool exchanges_refusals;
     int nccl_ctas_max;
     bool allows_shared_device;
@@ -87,6 +94,8 @@ struct gs_stream {
     gs_cuda_share *shares;
     gs_stream_refusal *refusals;
     double *divisor;
+    uint8_t *brings; /* as in turns */
+    float *used;
     gs_cuda_notebook *notebook; /* of the pass at work */
     gs_cuda_notebook *blank;    /* where nothing is ever noticed */
 
@@ -129,6 +138,8 @@ gsync_status gs_stream_let_follow(gs_stream *stream, void *other);
 gsync_status gs_stream_exchange_shares(gs_stream *stream);
 /* What this rank can tell of the divisor alone; 0: nothing. */
 double gs_stream_known_divisor(const gs_stream *stream);
+/* The turn's memory on the host is free when what is queued so far is done. */
+gsync_status gs_stream_end_turn(gs_stream *stream);
 /* Queues what is exchanged when all buckets are launched. */
 gsync_status gs_stream_exchange_end(gs_stream *stream, bool looks);
 /* A finished turn: do the ranks agree? Fills in the pipeline's outcome. */
@@ -136,6 +147,22 @@ gsync_status gs_stream_judge(gs_stream *stream, const gs_stream_turn *turn, gs_l
 bool gs_stream_is_refused(const gs_stream *stream, const gs_stream_turn *turn);
 gsync_status gs_stream_fail_refused(const gs_stream *stream, const gs_stream_turn *turn);
 void gs_stream_take_findings(gs_stream *stream, const gs_stream_turn *turn);
+
+/* stream_unused.c */
+/* Which table of terms a bucket of this step is encoded from. *differs: not all of its gradients bring the same; then
+ * the table is that of everything, and gs_stream_send_brings says what counts. */
+int gs_stream_brings(const gs_stream *stream, size_t bucket, bool *differs);
+/* The same for a micro-batch that is only accumulated. */
+int gs_stream_accumulates(const gs_stream *stream, size_t bucket, bool *differs);
+gsync_status gs_stream_send_brings(gs_stream *stream, size_t bucket, bool is_accumulated);
+/* This rank has not used all gradients of the bucket, so whether results are written is known at the end of the step.
+ */
+bool gs_stream_is_held(const gs_stream *stream, size_t bucket);
+/* Queues the exchange of what each rank has used, after which stream->used holds. */
+gsync_status gs_stream_exchange_used(gs_stream *stream);
+/* What was known after the step becomes stream->used again. Another plan may have been made since. */
+gsync_status gs_stream_send_used(gs_stream *stream);
+void gs_stream_take_used(gs_stream *stream, const gs_stream_turn *turn);
 
 /* stream_wait.c */
 /* Until the event is done, the ranks give up, or the deadline passes. */

@@ -71,6 +71,11 @@ static size_t carve_arena(gs_stream *stream, unsigned char *base, const gs_strea
     return used;
 }
 
+/* Gradients of which a step has to know whether they are used. */
+static size_t unused_count(const gs_stream *stream) {
+    return stream->finds_unused ? stream->capacity : 0;
+}
+
 static size_t carve_small(gs_stream *stream, unsigned char *base) {
     size_t used = 0;
     const size_t ranks = (size_t)stream->world_size;
@@ -81,6 +86,8 @@ static size_t carve_small(gs_stream *stream, unsigned char *base) {
     stream->shares = carve(base, &used, ranks * sizeof *stream->shares);
     stream->refusals = carve(base, &used, ranks * sizeof *stream->refusals);
     stream->divisor = carve(base, &used, sizeof *stream->divisor);
+    stream->brings = carve(base, &used, unused_count(stream) * sizeof *stream->brings);
+    stream->used = carve(base, &used, unused_count(stream) * sizeof *stream->used);
     stream->notebook = carve(base, &used, sizeof *stream->notebook);
     stream->blank = carve(base, &used, sizeof stream->blank->found);
     return used;
@@ -100,6 +107,9 @@ static size_t carve_pinned(gs_stream *stream, unsigned char *base) {
         turn->own_refusal = carve(base, &used, sizeof *turn->own_refusal);
         turn->refusals = carve(base, &used, ranks * sizeof *turn->refusals);
         turn->findings = carve(base, &used, GS_STREAM_STAGES * stream->capacity * sizeof *turn->findings);
+        turn->brings = carve(base, &used, unused_count(stream) * sizeof *turn->brings);
+        turn->own_used = carve(base, &used, unused_count(stream) * sizeof *turn->own_used);
+        turn->used = carve(base, &used, unused_count(stream) * sizeof *turn->used);
     }
     return used;
 }
@@ -186,6 +196,7 @@ gsync_status gs_stream_open(gs_stream **out, gs_pipeline *pipeline, const gs_str
     stream->capacity = wish->gradient_count;
     stream->is_deterministic = wish->is_deterministic;
     stream->accumulates = wish->accumulates;
+    stream->finds_unused = wish->finds_unused;
     stream->exchanges_refusals = wish->exchanges_refusals && stream->world_size > 1;
     stream->nccl_ctas_max = wish->nccl_ctas_max;
     stream->allows_shared_device = wish->allows_shared_device;

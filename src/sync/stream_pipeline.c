@@ -17,6 +17,8 @@ typedef struct route {
     double factor;  /* not direct: multiplies before the sum */
     bool divides;   /* someone has to, after the sum */
     int brings;     /* the table of terms to encode */
+    bool differs;   /* and what counts of it, gradient by gradient */
+    bool is_held;   /* decoded at the end of the step */
     unsigned char *at;
     bool is_in_place; /* at is where the gradients are */
     bool encodes;
@@ -24,20 +26,6 @@ typedef struct route {
 
 static const gs_bucket *bucket_at(const gs_stream *stream, size_t bucket) {
     return &stream->pipeline->plan->buckets[bucket];
-}
-
-/* Accumulators hold something in all gradients, or in none. */
-static bool has_sums(const gs_stream *stream, size_t bucket) {
-    const uint32_t first = stream->pipeline->plan->members[bucket_at(stream, bucket)->first];
-    return stream->sums != NULL && stream->pipeline->gradients[first].has_accumulated;
-}
-
-static int brings(const gs_stream *stream, size_t bucket) {
-    const gs_step_terms *step = &stream->pipeline->step;
-    if (!step->contributes) {
-        return 0;
-    }
-    return (step->has_gradient ? GS_STREAM_HAS_DATA : 0) | (has_sums(stream, bucket) ? GS_STREAM_HAS_SUM : 0);
 }
 
 static bool is_power_of_two(double value) {
@@ -73,8 +61,9 @@ static void choose_place(const gs_stream *stream, route *way) {
     const gs_pipeline *pipeline = stream->pipeline;
     void *place = stream->buckets[way->bucket].place;
     const bool is_native = way->wire == bucket_at(stream, way->bucket)->dtype && way->scale == 0.0f;
-    way->brings = brings(stream, way->bucket);
-    way->is_in_place = place != NULL && is_native && !way->is_direct && !pipeline->terms.looks;
+    way->brings = gs_stream_brings(stream, way->bucket, &way->differs);
+    way->is_held = gs_stream_is_held(stream, way->bucket);
+    way->is_in_place = place != NULL && is_native && !way->is_direct && !way->is_held && !pipeline->terms.looks;
     way->at = way->is_in_place ? place : stream->buffers + stream->buckets[way->bucket].at;
     way->encodes = !way->is_in_place || way->brings != GS_STREAM_HAS_DATA || pipeline->step.factor != 1.0;
 }
@@ -135,6 +124,10 @@ static gsync_status keep_findings(gs_stream *stream, size_t bucket, gs_stream_st
 static gsync_status encode(gs_stream *stream, const route *way) {
     gs_cuda_pass pass = pass_of(stream, way, way->brings);
     pass.factor = stream->pipeline->step.factor;
+    if (way->differs) {
+        GS_TRY(gs_stream_send_brings(stream, way->bucket, false));
+        pass.brings = stream->brings + bucket_at(stream, way->bucket)->first;
+    }
     GS_TRY(gs_cuda_encode(stream->cuda, &pass, way->at, stream->queue));
     return keep_findings(stream, way->bucket, GS_STREAM_ENCODE);
 }
@@ -143,6 +136,7 @@ static gsync_status decode(gs_stream *stream, const route *way) {
     gs_cuda_pass pass = pass_of(stream, way, GS_STREAM_HAS_DATA);
     pass.divisor = way->divides && !way->is_direct ? stream->divisor : NULL;
     pass.results = result_scale_of(stream, way);
+    pass.used = way->is_held ? stream->used + bucket_at(stream, way->bucket)->first : NULL;
     GS_TRY(gs_cuda_decode(stream->cuda, &pass, way->at, stream->queue));
     return keep_findings(stream, way->bucket, GS_STREAM_DECODE);
 }
@@ -203,12 +197,12 @@ static gsync_status queue_bucket(gs_stream *stream, size_t bucket) {
             GS_TRY(encode(stream, &way));
         }
         GS_TRY(reduce(stream, &way));
-        if (!way.is_in_place || (way.divides && !way.is_direct)) {
+        if (!way.is_held && (!way.is_in_place || (way.divides && !way.is_direct))) {
             GS_TRY(decode(stream, &way));
         }
         note_bytes(stream, &way);
     }
-    return gs_cuda_record(stream->cuda, stream->buckets[bucket].done, stream->queue);
+    return way.is_held ? GSYNC_OK : gs_cuda_record(stream->cuda, stream->buckets[bucket].done, stream->queue);
 }
 
 /* ---- steps ---- */
@@ -220,9 +214,10 @@ static void clear_findings(gs_stream_turn *turn, size_t bucket_count) {
 /* The step's memory on the host. What a step some turns ago has left there is looked at first. */
 static gsync_status take_turn(gs_stream *stream) {
     gs_stream_turn *turn = &stream->turns[stream->turns_taken % GS_STREAM_TURNS];
-    if (turn->is_open) {
+    if (turn->is_busy) {
         GS_TRY(gs_stream_wait_event(stream, turn->finished, NULL, NULL));
-        GS_TRY(gs_stream_review(stream));
+        GS_TRY(turn->is_open ? gs_stream_review(stream) : GSYNC_OK);
+        turn->is_busy = false;
     }
     *turn->own_refusal = (gs_stream_refusal){.count = 0};
     if (stream->pipeline->terms.looks) {
@@ -233,12 +228,19 @@ static gsync_status take_turn(gs_stream *stream) {
     return GSYNC_OK;
 }
 
-static gsync_status begin(gs_stream *stream) {
+/* A gradient that was marked in an earlier micro-batch of the window is used, and perhaps not marked again. */
+static bool keeps_producers(const gs_stream *stream, bool starts_window) {
+    return stream->finds_unused && !stream->accumulates && !starts_window;
+}
+
+static gsync_status begin(gs_stream *stream, bool starts_window) {
     stream->launched = 0;
     stream->is_opened = false;
     stream->has_refused = false;
     stream->has_found = false;
-    gs_stream_forget_producers(stream);
+    if (!keeps_producers(stream, starts_window)) {
+        gs_stream_forget_producers(stream);
+    }
     GS_TRY(gs_stream_status(stream));
     GS_TRY(gs_stream_review(stream));
     GS_TRY(take_turn(stream));
@@ -280,6 +282,27 @@ static void refuse(gs_stream *stream, uint32_t gradient_index) {
     stream->has_refused = true;
 }
 
+/* Results that were held back. The consumer waits for the last bucket, and so for all of them. */
+static gsync_status settle_all(gs_stream *stream) {
+    GS_TRY(gs_stream_exchange_used(stream));
+    for (size_t b = 0; b < stream->launched; b++) {
+        const route way = route_of(stream, b);
+        if (way.is_held) {
+            GS_TRY(decode(stream, &way));
+        }
+        if (way.is_held || b + 1 == stream->launched) {
+            GS_TRY(gs_cuda_record(stream->cuda, stream->buckets[b].done, stream->queue));
+        }
+    }
+    return GSYNC_OK;
+}
+
+static void settle(gs_stream *stream) {
+    if (stream->finds_unused && stream->status == GSYNC_OK) {
+        keep(stream, settle_all(stream));
+    }
+}
+
 static void end(gs_stream *stream, bool looks) {
     if (stream->status == GSYNC_OK) {
         keep(stream, gs_stream_exchange_end(stream, looks));
@@ -306,10 +329,14 @@ static gsync_status leave(gs_stream *stream) {
 
 static gsync_status accumulate_bucket(gs_stream *stream, size_t bucket, double factor) {
     route way = {.bucket = bucket, .wire = gs_dtype_wide(bucket_at(stream, bucket)->dtype)};
-    const int table = GS_STREAM_HAS_DATA | (has_sums(stream, bucket) ? GS_STREAM_HAS_SUM : 0);
+    const int table = gs_stream_accumulates(stream, bucket, &way.differs);
     gs_cuda_pass pass = pass_of(stream, &way, table);
     pass.factor = factor;
     pass.notebook = NULL;
+    if (way.differs) {
+        GS_TRY(gs_stream_send_brings(stream, bucket, true));
+        pass.brings = stream->brings + bucket_at(stream, bucket)->first;
+    }
     GS_TRY(gs_stream_wait_producers(stream, bucket));
     GS_TRY(gs_cuda_encode(stream->cuda, &pass, stream->sums + stream->buckets[bucket].at, stream->queue));
     return gs_cuda_record(stream->cuda, stream->buckets[bucket].done, stream->queue);
@@ -320,6 +347,9 @@ static void accumulate(gs_stream *stream, double factor) {
         keep(stream, accumulate_bucket(stream, b, factor));
     }
     stream->launched = stream->pipeline->plan->bucket_count;
+    if (stream->finds_unused) {
+        keep(stream, gs_stream_end_turn(stream));
+    }
 }
 
 /* ---- clipping ---- */
@@ -331,11 +361,19 @@ static gsync_status scale_bucket(gs_stream *stream, size_t bucket, double factor
     pass.notebook = NULL;
     GS_TRY(gs_cuda_encode(stream->cuda, &pass, at, stream->queue));
     pass.factor = factor;
+    pass.used = stream->finds_unused ? stream->used + bucket_at(stream, bucket)->first : NULL;
     GS_TRY(gs_cuda_decode(stream->cuda, &pass, at, stream->queue));
     return gs_cuda_record(stream->cuda, stream->buckets[bucket].done, stream->queue);
 }
 
+/* There may be another plan since the step, or other addresses. */
+static gsync_status get_ready_to_scale(gs_stream *stream) {
+    GS_TRY(gs_stream_upload(stream));
+    return stream->finds_unused ? gs_stream_send_used(stream) : GSYNC_OK;
+}
+
 static gsync_status scale(gs_stream *stream, double factor, gs_idle_function idle, void *argument) {
+    keep(stream, get_ready_to_scale(stream));
     for (size_t b = 0; b < stream->pipeline->plan->bucket_count; b++) {
         keep(stream, scale_bucket(stream, b, factor));
     }
@@ -413,6 +451,7 @@ const gs_stream_ops gs_stream_cuda = {
     .begin = begin,
     .launch = launch,
     .refuse = refuse,
+    .settle = settle,
     .end = end,
     .wait = gs_stream_wait,
     .launched = launched_by,

@@ -148,11 +148,13 @@ gsync_status gs_stream_wait(gs_stream *stream, gs_idle_function idle, void *argu
         return gs_stream_status(stream);
     }
     turn->is_open = false;
+    turn->is_busy = false;
     atomic_store(&stream->pipeline->reduced, stream->launched);
     GS_TRY(gs_stream_judge(stream, turn, &stream->pipeline->outcome));
     if (stream->has_found) {
         gs_stream_take_findings(stream, turn);
     }
+    gs_stream_take_used(stream, turn);
     *is_refused = gs_stream_is_refused(stream, turn);
     return GSYNC_OK;
 }

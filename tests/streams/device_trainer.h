@@ -26,6 +26,8 @@ typedef struct model {
     bool is_flat;      /* one behind the other in one allocation */
     bool has_views;    /* in the library's memory */
     bool is_exact;     /* small integers: sums and means by powers of two are exact in any order */
+    bool is_forward;   /* gradients become ready in the order of registration, which no plan expects */
+    bool has_unused;   /* by some ranks in some micro-batches, and by all ranks */
     double loss_scale; /* 0: 1; gradients are multiplied by it, as by a loss */
     uint64_t seed;
 } model;
@@ -101,6 +103,14 @@ static inline void store(void *to, size_t index, gsync_dtype dtype, double value
         const uint16_t half = exponent < 113 ? 0 : (uint16_t)(((exponent - 112) << 10) | ((bits >> 13) & 0x3ff));
         ((uint16_t *)to)[index] = (uint16_t)(half | ((bits >> 16) & 0x8000));
     }
+}
+
+static inline bool uses(const model *m, int rank, uint64_t micro_batch, int g) {
+    const uint64_t random = mix(m->seed ^ mix(micro_batch * 64 + (uint64_t)g));
+    if (!m->has_unused || random % 4 == 0) {
+        return true; /* on all ranks, and else on none or on some */
+    }
+    return random % 4 != 1 && mix(random + (uint64_t)rank) % 2 == 0;
 }
 
 typedef struct backward_job {
@@ -195,6 +205,8 @@ static inline bool trainer_open(trainer *t, const model *m, gsync_comm *comm, co
     for (int g = 0; g < m->count; g++) {
         t->on_host[g] = calloc(1, bytes_of(m, g));
     }
+    OK(cudaMemsetAsync(t->memory, 0, bytes, t->compute[0]));
+    OK(cudaStreamSynchronize(t->compute[0]));
     CHECK(gsync_reducer_create(&t->device, comm, &on_device) == GSYNC_OK);
     CHECK(gsync_reducer_create(&t->host, comm, &on_host) == GSYNC_OK);
     add_gradients(t, t->device, true);
@@ -235,18 +247,30 @@ static inline void report_failure(const trainer *t, const char *call, gsync_stat
     CHECK(status == GSYNC_OK);
 }
 
-/* Backward, from the last gradient to the first. The other producers begin when the first has been where the step
- * before was consumed, as any trainer has to see to. */
+static inline void trainer_compare_used(const trainer *t) {
+    char name[32];
+    for (int g = 0; g < t->model->count; g++) {
+        snprintf(name, sizeof name, "gradient %d", g);
+        CHECK(gsync_is_used(t->device, name) == gsync_is_used(t->host, name));
+    }
+}
+
+/* Backward, from the last gradient to the first or the other way round. The other producers begin when the first has
+ * been where the step before was consumed, as any trainer has to see to. */
 static inline void trainer_backward(trainer *t, bool adds, cudaEvent_t consumed) {
     OK(cudaEventRecord(consumed, t->compute[0]));
     for (int p = 1; p < t->producers; p++) {
         OK(cudaStreamWaitEvent(t->compute[p], consumed, 0));
     }
     t->micro_batch++;
-    for (int g = t->model->count; g-- > 0;) {
+    for (int i = 0; i < t->model->count; i++) {
+        const int g = t->model->is_forward ? i : t->model->count - 1 - i;
         cudaStream_t stream = t->compute[g % t->producers];
-        backward_one(t, g, stream, adds);
-        report_failure(t, "ready_on", gsync_ready_on(t->device, t->on_device[g], stream));
+        if (uses(t->model, t->rank, t->micro_batch, g)) {
+            backward_one(t, g, stream, adds);
+            report_failure(t, "ready_on", gsync_ready_on(t->device, t->on_device[g], stream));
+            report_failure(t, "the twin's ready", gsync_ready(t->host, t->on_host[g]));
+        }
     }
 }
 
@@ -260,8 +284,10 @@ static inline gsync_status trainer_finish(trainer *t, ending how, gsync_step_inf
         CHECK(info->divisor == twin.divisor);
         CHECK(info->weight_total == twin.weight_total);
         CHECK(info->participants == twin.participants);
-        CHECK(info->bucket_count == twin.bucket_count);
-        CHECK(info->buckets_reduced == twin.buckets_reduced);
+        CHECK(t->model->has_views || info->bucket_count == twin.bucket_count); /* views stay where they are */
+        CHECK(info->gradients_unused == twin.gradients_unused);
+        trainer_compare_used(t);
+        CHECK(t->model->has_views || info->buckets_reduced == twin.buckets_reduced);
         CHECK(info->found_inf == twin.found_inf && info->found_inf_rank == twin.found_inf_rank);
         CHECK(info->values_saturated == twin.values_saturated && info->values_flushed == twin.values_flushed);
     }

@@ -83,10 +83,12 @@ typedef struct scene {
     const char *name;
     ending ending;
     int producers;
-    bool leaves_one;  /* the last gradient is not marked */
-    bool accumulates; /* in the library, over two micro-batches */
-    bool moves;       /* gradients are elsewhere in every step */
-    bool leaves;      /* in the middle of the last step, which the device cannot end */
+    bool leaves_one; /* the last gradient is not marked */
+    bool has_unused; /* one in the middle, another one in every micro-batch and on every rank */
+    int accumulates; /* so many micro-batches are added up in the library; 0: none */
+    bool moves;      /* gradients are elsewhere in every step */
+    bool hurries;    /* nobody looks at results before the last step */
+    bool leaves;     /* in the middle of the last step, which the device cannot end */
     unsigned delay_us;
 } scene;
 
@@ -95,8 +97,16 @@ static const scene scenes[] = {
     {.name = "stream waits", .ending = WAITS_ON_STREAM, .producers = 2},
     {.name = "unmarked", .ending = WAITS_ON_STREAM, .producers = 2, .leaves_one = true},
     {.name = "many producers", .ending = WAITS_ON_STREAM, .producers = PRODUCERS_MAX},
-    {.name = "accumulated, host", .ending = WAITS_ON_HOST, .producers = 2, .accumulates = true},
-    {.name = "accumulated, stream", .ending = WAITS_ON_STREAM, .producers = 2, .leaves_one = true, .accumulates = true},
+    {.name = "accumulated, host", .ending = WAITS_ON_HOST, .producers = 2, .accumulates = 2},
+    {.name = "accumulated, stream", .ending = WAITS_ON_STREAM, .producers = 2, .leaves_one = true, .accumulates = 2},
+    {.name = "unused", .ending = WAITS_ON_STREAM, .producers = 2, .has_unused = true},
+    {.name = "unused, accumulated",
+     .ending = WAITS_ON_STREAM,
+     .producers = 2,
+     .has_unused = true,
+     .accumulates = 7,
+     .hurries = true,
+     .delay_us = 500},
     {.name = "leaving", .ending = WAITS_ON_STREAM, .producers = 2, .leaves = true},
     {.name = "moving", .ending = WAITS_ON_STREAM, .producers = 2, .moves = true, .delay_us = 3000},
 };
@@ -117,9 +127,13 @@ static void backward(trainer *t, const scene *s, cudaEvent_t consumed) {
     t->micro_batch++;
     for (int g = t->model->count; g-- > 0;) {
         cudaStream_t stream = t->compute[g % t->producers];
+        if (s->has_unused && g == 1 + (int)((t->micro_batch + (uint64_t)t->rank) % 5)) {
+            continue;
+        }
         backward_one(t, g, stream, false);
         if (g != 0 || !s->leaves_one) {
             CHECK(gsync_ready_on(t->device, t->on_device[g], stream) == GSYNC_OK);
+            CHECK(gsync_ready(t->host, t->on_host[g]) == GSYNC_OK);
         }
     }
     if (s->leaves_one && s->ending == WAITS_ON_HOST) {
@@ -151,8 +165,8 @@ static void train(trainer *t, const scene *s, void *other) {
     cudaEvent_t consumed;
     OK(cudaEventCreateWithFlags(&consumed, cudaEventDisableTiming));
     for (int step = 0; step < STEPS; step++) {
-        for (int i = 0; i < (s->accumulates ? 2 : 1); i++) {
-            const gsync_phase phase = s->accumulates && i == 0 ? GSYNC_ACCUMULATE : GSYNC_SYNC;
+        for (int i = 0; i == 0 || i < s->accumulates; i++) {
+            const gsync_phase phase = i + 1 < s->accumulates ? GSYNC_ACCUMULATE : GSYNC_SYNC;
             CHECK(gsync_begin(t->device, phase) == GSYNC_OK);
             CHECK(gsync_begin(t->host, phase) == GSYNC_OK);
             if (s->leaves && step == STEPS - 1) {
@@ -162,7 +176,7 @@ static void train(trainer *t, const scene *s, void *other) {
             backward(t, s, consumed);
             (void)trainer_finish(t, s->ending, NULL);
         }
-        if (step == STEPS - 1 ? !s->leaves : !s->moves) {
+        if (step == STEPS - 1 ? !s->leaves : !s->moves && !s->hurries) {
             (void)trainer_compare(t);
         }
         if (s->moves) {
@@ -181,7 +195,8 @@ static void run_rank(int rank, int ranks, void *context) {
     options.bucket_bytes_max = 700;
     options.bucket_bytes_first_max = 2000;
     options.order = GSYNC_ORDER_REGISTERED;
-    options.accumulation = s->scene->accumulates ? GSYNC_CLIENT_OVERWRITES : GSYNC_CLIENT_ACCUMULATES;
+    options.finds_unused = s->scene->has_unused;
+    options.accumulation = s->scene->accumulates != 0 ? GSYNC_CLIENT_OVERWRITES : GSYNC_CLIENT_ACCUMULATES;
     OK(cudaMalloc(&other, 2 * place_of(&mutated_model, mutated_model.count)));
     if (trainer_open(&t, &mutated_model, s->comms[rank], &options, s->scene->producers)) {
         train(&t, s->scene, other);

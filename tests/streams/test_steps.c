@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gsync-test: timeout=120 */
 
-/* Whole steps on 1, 2, 4 and 8 ranks: what a GPU's gradients become is what the host's become, bit by bit. */
+/* Whole steps on 1 to 8 ranks: what a GPU's gradients become is what the host's become, bit by bit. */
 
 #include "device_trainer.h"
 
@@ -15,6 +15,7 @@ typedef struct scene {
     int micro_batches;
     uint32_t empty_rank; /* + 1: this rank is out of data in the second step */
     bool weighs;
+    bool clips;
     gsync_comm *comms[RANKS_MAX];
 } scene;
 
@@ -49,6 +50,16 @@ static void train_window(trainer *t, const scene *s, cudaEvent_t consumed) {
         }
         trainer_backward(t, s->options.accumulation == GSYNC_CLIENT_ACCUMULATES && i > 0, consumed);
         (void)trainer_finish(t, s->ending, &info);
+        if (is_last && s->options.finds_unused && s->ending == WAITS_ON_STREAM) {
+            CHECK(gsync_is_used(t->device, "gradient 0") == -1 && info.gradients_unused == 0);
+        }
+    }
+    if (s->clips) {
+        double norm = 0;
+        double twin = 0;
+        report_failure(t, "clip", gsync_clip_grad_norm(t->device, 1.0, &norm));
+        report_failure(t, "the twin's clip", gsync_clip_grad_norm(t->host, 1.0, &twin));
+        CHECK(norm == twin);
     }
 }
 
@@ -98,8 +109,10 @@ static void run_rank(int rank, int ranks, void *context) {
 }
 
 static void run_scene(scene s, const char *what) {
-    static const int worlds[] = {1, 2, 4, 8};
-    for (size_t w = 0; w < sizeof worlds / sizeof *worlds; w++) {
+    static const int most[] = {1, 2, 4, 8};
+    static const int few[] = {1, 2, 3, 4};
+    const int *worlds = s.model.has_unused ? few : most;
+    for (size_t w = 0; w < 4; w++) {
         for (uint64_t seed = 0; seed < 2; seed++) {
             simcuda_reset();
             simcuda_schedule(seed);
@@ -228,6 +241,76 @@ static void results_on_float16_have_the_hosts_scale(void **state) {
     run_scene(s, "weights");
 }
 
+static scene unused_scene(gsync_dtype dtype) {
+    scene s = small_scene(dtype);
+    s.model.has_unused = true;
+    s.options.finds_unused = 1;
+    return s;
+}
+
+static void what_no_rank_used_stays_as_it_is(void **state) {
+    (void)state;
+    scene s = unused_scene(GSYNC_FLOAT32);
+    run_scene(s, "unused");
+    s.ending = WAITS_ON_STREAM;
+    run_scene(s, "unused, finish_on");
+    s.options.op = GSYNC_WEIGHTED_MEAN;
+    s.weighs = true;
+    run_scene(s, "unused, weighted, finish_on");
+    s = unused_scene(GSYNC_FLOAT16);
+    s.options.computes_norm = 1;
+    s.options.divisor = GSYNC_DIVIDE_BY_PARTICIPANTS;
+    s.empty_rank = 1;
+    run_scene(s, "unused, halves, one rank without data");
+    s = unused_scene(GSYNC_FLOAT32);
+    s.options.wire = GSYNC_WIRE_FLOAT16;
+    run_scene(s, "unused, narrow");
+}
+
+static void unused_gradients_in_place_are_not_touched(void **state) {
+    (void)state;
+    scene s = unused_scene(GSYNC_FLOAT32);
+    s.options.is_deterministic = 0;
+    s.model.is_exact = true;
+    s.model.is_flat = true;
+    s.model.rows[2] = 0;
+    s.model.pitch[2] = 0;
+    run_scene(s, "unused, in place");
+    s.model.is_flat = false;
+    s.model.has_views = true;
+    run_scene(s, "unused, views");
+}
+
+static void a_gradient_used_once_in_a_window_counts(void **state) {
+    (void)state;
+    scene s = unused_scene(GSYNC_FLOAT32);
+    s.micro_batches = 2;
+    run_scene(s, "unused, accumulates");
+    for (int i = 0; i < 2; i++) {
+        s.ending = i == 0 ? WAITS_ON_HOST : WAITS_ON_STREAM;
+        s.micro_batches = 3;
+        s.options.accumulation = GSYNC_CLIENT_OVERWRITES;
+        run_scene(s, "unused, overwrites");
+    }
+    s.ending = WAITS_ON_HOST;
+    s.empty_rank = 1;
+    run_scene(s, "unused, overwrites, one rank without data");
+}
+
+static void clipping_follows_the_order_that_was_agreed(void **state) {
+    (void)state;
+    scene s = small_scene(GSYNC_FLOAT32);
+    s.model.is_exact = true;
+    s.model.is_forward = true;
+    s.options.computes_norm = 1;
+    s.options.op = GSYNC_SUM; /* so that squares add up to the same norm in any order */
+    s.clips = true;
+    run_scene(s, "clipped");
+    s.model.has_unused = true;
+    s.options.finds_unused = 1;
+    run_scene(s, "unused, clipped");
+}
+
 static void findings_are_the_hosts(void **state) {
     (void)state;
     scene s = small_scene(GSYNC_FLOAT32);
@@ -247,6 +330,10 @@ int main(void) {
         cmocka_unit_test(ranks_without_data_count_as_options_say),
         cmocka_unit_test(narrow_wires_round_as_on_the_host),
         cmocka_unit_test(results_on_float16_have_the_hosts_scale),
+        cmocka_unit_test(what_no_rank_used_stays_as_it_is),
+        cmocka_unit_test(unused_gradients_in_place_are_not_touched),
+        cmocka_unit_test(a_gradient_used_once_in_a_window_counts),
+        cmocka_unit_test(clipping_follows_the_order_that_was_agreed),
         cmocka_unit_test(findings_are_the_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

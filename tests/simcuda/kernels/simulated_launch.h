@@ -59,6 +59,7 @@ inline size_t term_count_of(const gs_cuda_pass_arguments &of) {
 template <class D, class W>
 void touch(Touched *touched, const Encode<D, W> *, const gs_cuda_pass_arguments &of, const gs_cuda_term *host_terms) {
     touched->add(of.terms, of.term_count * sizeof *of.terms, false);
+    touched->add(of.brings, of.term_count, false);
     for (size_t i = 0; i < term_count_of(of); i++) {
         const gs_cuda_term &term = terms_of(of, host_terms)[i];
         touched->add_rows(term, sizeof(typename D::Stored), false);
@@ -73,6 +74,7 @@ void touch(Touched *touched, const Decode<D, W> *, const gs_cuda_pass_arguments 
     touched->add(of.terms, of.term_count * sizeof *of.terms, false);
     touched->add(of.divisor, sizeof *of.divisor, false);
     touched->add(of.results.divisor, sizeof *of.results.divisor, false);
+    touched->add(of.used, of.term_count * sizeof *of.used, false);
     touched->add(of.bucket, of.count * sizeof(typename W::Stored), false);
     for (size_t i = 0; i < term_count_of(of); i++) {
         touched->add_rows(terms_of(of, host_terms)[i], sizeof(typename D::Stored), true);

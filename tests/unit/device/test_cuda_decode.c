@@ -211,6 +211,40 @@ static void a_result_that_goes_nowhere_is_still_looked_at(void **state) {
     gs_cuda_free(on->cuda, memory);
 }
 
+/* Of two gradients in a bucket. */
+static void a_result_of_what_nobody_used_is_looked_at_and_not_written(void **state) {
+    const gpu *const on = *state;
+    enum { COUNT = 3001 };
+    float elements[2 * COUNT] = {[7] = INFINITY};
+    const float own[2 * COUNT] = {[0] = 5.0f, [COUNT - 1] = 6.0f, [2 * COUNT - 1] = 7.0f};
+    float *const memory = gpu_copy_of(on, elements, sizeof elements);
+    float *const data = gpu_copy_of(on, own, sizeof own);
+    const float used[] = {0.0f, 2.0f};
+    float *const device_used = gpu_copy_of(on, used, sizeof used);
+    gs_cuda_notebook *const notebook = gpu_new(on, sizeof *notebook);
+    const gs_cuda_term terms[] = {{data, NULL, 1, COUNT, COUNT, 0}, {data + COUNT, NULL, 1, COUNT, COUNT, COUNT}};
+    gs_cuda_term *const device_terms = gpu_copy_of(on, terms, sizeof terms);
+    const gs_cuda_pass pass = {.terms = device_terms,
+                               .host_terms = terms,
+                               .term_count = 2,
+                               .used = device_used,
+                               .count = (size_t)2 * COUNT,
+                               .dtype = GSYNC_FLOAT32,
+                               .wire = GSYNC_FLOAT32,
+                               .factor = 1.0,
+                               .notebook = notebook};
+    assert_int_equal(gs_cuda_decode(on->cuda, &pass, memory, on->stream), GSYNC_OK);
+    gpu_get(on, elements, data, sizeof elements);
+    assert_memory_equal(elements, own, COUNT * sizeof *own);
+    assert_true(elements[2 * COUNT - 1] == 0.0f);
+    assert_true(gpu_findings(on, notebook).has_nonfinite);
+    gs_cuda_free(on->cuda, device_terms);
+    gs_cuda_free(on->cuda, notebook);
+    gs_cuda_free(on->cuda, device_used);
+    gs_cuda_free(on->cuda, data);
+    gs_cuda_free(on->cuda, memory);
+}
+
 /* ---- the sum of squares ---- */
 
 /* Of a bucket cut into tensors of `length` elements, shifted in their memory. */
@@ -499,6 +533,7 @@ int main(void) {
         TEST(decode_narrows_what_was_added_up_in_float32),
         TEST(decode_undoes_narrow_wires_as_the_codecs_do),
         TEST(a_result_that_goes_nowhere_is_still_looked_at),
+        TEST(a_result_of_what_nobody_used_is_looked_at_and_not_written),
         TEST(squares_add_up_to_the_same_bits_however_a_bucket_is_cut),
         TEST(findings_of_several_passes_add_up),
         TEST(combine_adds_ranks_in_their_order_as_the_host_does),

@@ -137,6 +137,29 @@ static void encode_weighs_and_adds_what_was_accumulated(void **state) {
     }
 }
 
+/* The oracle has only what is brought. */
+static void encode_brings_of_each_gradient_what_counts(void **state) {
+    const gpu *const on = *state;
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        seeded random = {SEED + round};
+        bucket made = bucket_random(on, singles[round % 3], ORDINARY, true, SEED + round);
+        bucket brought = made;
+        uint8_t brings[TERMS_MAX];
+        for (size_t i = 0; i < made.term_count; i++) {
+            brings[i] = (uint8_t)seeded_below(&random, 4);
+            brought.terms[i].data = (brings[i] & GS_CUDA_BRINGS_DATA) != 0 ? made.terms[i].data : NULL;
+            brought.accumulators[i] = (brings[i] & GS_CUDA_BRINGS_ACCUMULATOR) != 0 ? made.accumulators[i] : NULL;
+        }
+        uint8_t *const memory = gpu_copy_of(on, brings, sizeof brings);
+        gs_cuda_pass pass = pass_of(&made, GSYNC_FLOAT32);
+        pass.brings = memory;
+        pass.factor = 1.0 / 3;
+        expect_encoded(on, &brought, &pass, 0, SEED + round);
+        gs_cuda_free(on->cuda, memory);
+        bucket_free(on, &made);
+    }
+}
+
 static void encode_widens_halves(void **state) {
     expect_random(*state, GSYNC_FLOAT16, GSYNC_FLOAT32, 0, 1.0, false);
     expect_random(*state, GSYNC_FLOAT16, GSYNC_FLOAT32, 0, 0.7, true);
@@ -288,6 +311,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(encode_copies_gradients_of_the_buckets_own_type),
         TEST(encode_weighs_and_adds_what_was_accumulated),
+        TEST(encode_brings_of_each_gradient_what_counts),
         TEST(encode_widens_halves),
         TEST(encode_gives_the_bytes_and_findings_of_the_codecs_on_narrow_wires),
         TEST(every_half_survives_the_way_to_float32),
