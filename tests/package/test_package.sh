@@ -5,7 +5,8 @@
 set -eu
 
 if [ "$#" -ne 2 ]; then
-    echo "usage: CMAKE=... CC=... CXX=... PKG_CONFIG=... LIBDIR=... MPIRUN=... test_package.sh SOURCE_DIR BUILD_DIR" >&2
+    echo "usage: CMAKE=... CC=... CXX=... PKG_CONFIG=... LIBDIR=... MPIRUN=... CUDA=ON|OFF CUDA_ROOT=... NCCL=... \\
+    test_package.sh SOURCE_DIR BUILD_DIR" >&2
     exit 2
 fi
 consumer=$1/tests/package/consumer
@@ -31,10 +32,12 @@ fi
 
 echo "--- find_package"
 "$CMAKE" -S "$consumer" -B "$scratch/cmake" -DCMAKE_PREFIX_PATH="$prefix" -DCMAKE_BUILD_TYPE=Release \
-    -DCMAKE_C_COMPILER="$CC" -DCMAKE_CXX_COMPILER="$CXX" -DWITH_CXX="${CXX:+ON}" -DWITH_MPI="${MPIRUN:+ON}"
+    -DCMAKE_C_COMPILER="$CC" -DCMAKE_CXX_COMPILER="$CXX" -DWITH_CXX="${CXX:+ON}" -DWITH_MPI="${MPIRUN:+ON}" -DWITH_CUDA="$CUDA" \
+    -DCUDAToolkit_ROOT="$CUDA_ROOT" -DGRADSYNC_NCCL_INCLUDE_DIR="$NCCL"
 "$CMAKE" --build "$scratch/cmake"
 "$scratch/cmake/consumer"
 [ -z "$CXX" ] || "$scratch/cmake/consumer_cxx"
+[ "$CUDA" != ON ] || "$scratch/cmake/consumer_cuda"
 [ -z "$MPIRUN" ] || sh "$mpirun" "$MPIRUN" -n 2 "$scratch/cmake/consumer_mpi"
 
 echo "--- pkg-config"
