@@ -121,6 +121,30 @@ struct gs_stream {
     char failure_text[GS_FAIL_TEXT_MAX];
 };
 
+/* How one bucket goes in one step. The ranks agree on all of it but place, encodes and brings. */
+typedef struct gs_stream_route {
+    size_t bucket;
+    gsync_dtype wire;
+    size_t size;    /* of a wire element */
+    float scale;    /* 0: no narrow wire */
+    bool is_direct; /* summed in the order of ranks, by the rank whose part it is */
+    double factor;  /* not direct: multiplies before the sum */
+    bool divides;   /* someone has to, after the sum */
+    int brings;     /* the table of terms to encode */
+    bool differs;   /* and what counts of it, gradient by gradient */
+    bool is_held;   /* decoded at the end of the step */
+    unsigned char *at;
+    bool is_in_place; /* at is where the gradients are */
+    bool encodes;
+} gs_stream_route;
+
+/* stream_route.c */
+gs_stream_route gs_stream_route_of(const gs_stream *stream, size_t bucket);
+/* A rank alone whose gradients are the result already. */
+bool gs_stream_changes_nothing(const gs_stream *stream, const gs_stream_route *way);
+/* As gs_narrow_scale has it, but by a divisor that perhaps only the device knows. */
+gs_cuda_result_scale gs_stream_result_scale(const gs_stream *stream, const gs_stream_route *way);
+
 /* stream_memory.c */
 gsync_status gs_stream_open(gs_stream **stream, gs_pipeline *pipeline, const gs_stream_wish *wish);
 void gs_stream_close(gs_stream *stream, bool has_ended);

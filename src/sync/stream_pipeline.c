@@ -1,102 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sync/stream_internal.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
-
-/* ---- how a bucket travels ---- */
-
-/* How one bucket goes in one step. The ranks agree on all of it but place, encodes and brings. */
-typedef struct route {
-    size_t bucket;
-    gsync_dtype wire;
-    size_t size;    /* of a wire element */
-    float scale;    /* 0: no narrow wire */
-    bool is_direct; /* summed in the order of ranks, by the rank whose part it is */
-    double factor;  /* not direct: multiplies before the sum */
-    bool divides;   /* someone has to, after the sum */
-    int brings;     /* the table of terms to encode */
-    bool differs;   /* and what counts of it, gradient by gradient */
-    bool is_held;   /* decoded at the end of the step */
-    unsigned char *at;
-    bool is_in_place; /* at is where the gradients are */
-    bool encodes;
-} route;
 
 static const gs_bucket *bucket_at(const gs_stream *stream, size_t bucket) {
     return &stream->pipeline->plan->buckets[bucket];
 }
 
-static bool is_power_of_two(double value) {
-    int exponent;
-    return frexp(value, &exponent) == 0.5;
-}
-
-static void choose_wire(const gs_stream *stream, route *way) {
-    const gs_pipeline *pipeline = stream->pipeline;
-    const gsync_wire wire = pipeline->wires[bucket_at(stream, way->bucket)->wire].wire;
-    way->wire = gs_narrow_dtype(pipeline, way->bucket);
-    if (gs_narrow_is_on(pipeline, way->bucket)) {
-        way->wire = wire == GSYNC_WIRE_FLOAT16 ? GSYNC_FLOAT16 : GSYNC_BFLOAT16;
-        way->scale = wire == GSYNC_WIRE_FLOAT16 ? gs_narrow_scale(pipeline, GS_WIRE_CONTRIBUTION) : 1.0f;
-    }
-    way->size = gsync_dtype_size(way->wire);
-}
-
-/* NCCL adds halves in halves, rank by rank: an error for each. */
-static void choose_sum(const gs_stream *stream, route *way) {
-    const bool is_alone = stream->world_size == 1;
-    const double divisor = stream->known_divisor;
-    way->is_direct = !is_alone && (stream->is_deterministic || way->size == 2);
-    way->factor = 1.0;
-    way->divides = divisor != 1.0;
-    if (!is_alone && !way->is_direct && divisor > 0 && is_power_of_two(divisor)) {
-        way->factor = 1.0 / divisor;
-        way->divides = false;
-    }
-}
-
-static void choose_place(const gs_stream *stream, route *way) {
-    const gs_pipeline *pipeline = stream->pipeline;
-    void *place = stream->buckets[way->bucket].place;
-    const bool is_native = way->wire == bucket_at(stream, way->bucket)->dtype && way->scale == 0.0f;
-    way->brings = gs_stream_brings(stream, way->bucket, &way->differs);
-    way->is_held = gs_stream_is_held(stream, way->bucket);
-    way->is_in_place = place != NULL && is_native && !way->is_direct && !way->is_held && !pipeline->terms.looks;
-    way->at = way->is_in_place ? place : stream->buffers + stream->buckets[way->bucket].at;
-    way->encodes = !way->is_in_place || way->brings != GS_STREAM_HAS_DATA || pipeline->step.factor != 1.0;
-}
-
-static route route_of(const gs_stream *stream, size_t bucket) {
-    route way = {.bucket = bucket};
-    choose_wire(stream, &way);
-    choose_sum(stream, &way);
-    choose_place(stream, &way);
-    return way;
-}
-
-/* A rank alone whose gradients are the result already. */
-static bool changes_nothing(const gs_stream *stream, const route *way) {
-    const gs_pipeline *pipeline = stream->pipeline;
-    return stream->world_size == 1 && !way->divides && !pipeline->terms.looks && pipeline->step.factor == 1.0 &&
-           way->brings == GS_STREAM_HAS_DATA;
-}
-
-/* As gs_narrow_scale has it, but by a divisor that perhaps only the device knows. */
-static gs_cuda_result_scale result_scale_of(const gs_stream *stream, const route *way) {
-    const gs_pipeline *pipeline = stream->pipeline;
-    if (way->scale == 0.0f || way->wire != GSYNC_FLOAT16) {
-        return (gs_cuda_result_scale){.divisor = NULL};
-    }
-    return (gs_cuda_result_scale){.divisor = stream->divisor,
-                                  .usual = (double)stream->world_size * pipeline->step.loss_scale,
-                                  .scale = pipeline->half_scale};
-}
-
 /* ---- one bucket ---- */
 
-static gs_cuda_pass pass_of(const gs_stream *stream, const route *way, int table) {
+static gs_cuda_pass pass_of(const gs_stream *stream, const gs_stream_route *way, int table) {
     const gs_bucket *bucket = bucket_at(stream, way->bucket);
     const gs_cuda_term *image = stream->images[stream->image] + (size_t)table * stream->capacity;
     return (gs_cuda_pass){.terms = stream->tables[table] + bucket->first,
@@ -121,7 +35,7 @@ static gsync_status keep_findings(gs_stream *stream, size_t bucket, gs_stream_st
     return gs_cuda_copy(stream->cuda, found, &stream->blank->found, sizeof *found, stream->queue);
 }
 
-static gsync_status encode(gs_stream *stream, const route *way) {
+static gsync_status encode(gs_stream *stream, const gs_stream_route *way) {
     gs_cuda_pass pass = pass_of(stream, way, way->brings);
     pass.factor = stream->pipeline->step.factor;
     if (way->differs) {
@@ -132,17 +46,17 @@ static gsync_status encode(gs_stream *stream, const route *way) {
     return keep_findings(stream, way->bucket, GS_STREAM_ENCODE);
 }
 
-static gsync_status decode(gs_stream *stream, const route *way) {
+static gsync_status decode(gs_stream *stream, const gs_stream_route *way) {
     gs_cuda_pass pass = pass_of(stream, way, GS_STREAM_HAS_DATA);
     pass.divisor = way->divides && !way->is_direct ? stream->divisor : NULL;
-    pass.results = result_scale_of(stream, way);
+    pass.results = gs_stream_result_scale(stream, way);
     pass.used = way->is_held ? stream->used + bucket_at(stream, way->bucket)->first : NULL;
     GS_TRY(gs_cuda_decode(stream->cuda, &pass, way->at, stream->queue));
     return keep_findings(stream, way->bucket, GS_STREAM_DECODE);
 }
 
 /* To each rank its part; the sum of mine; and everyone's sums to all. */
-static gsync_status reduce_directly(gs_stream *stream, const route *way) {
+static gsync_status reduce_directly(gs_stream *stream, const gs_stream_route *way) {
     const size_t ranks = (size_t)stream->world_size;
     const size_t count = bucket_at(stream, way->bucket)->element_count;
     const size_t per_line = GS_STREAM_PART / way->size;
@@ -160,7 +74,7 @@ static gsync_status reduce_directly(gs_stream *stream, const route *way) {
                                          .wire = way->wire,
                                          .divisor = way->divides ? stream->divisor : NULL,
                                          .scale = way->scale,
-                                         .results = result_scale_of(stream, way),
+                                         .results = gs_stream_result_scale(stream, way),
                                          .notebook = stream->pipeline->terms.looks ? stream->notebook : NULL};
         GS_TRY(gs_cuda_combine(stream->cuda, &sum, stream->queue));
     }
@@ -168,7 +82,7 @@ static gsync_status reduce_directly(gs_stream *stream, const route *way) {
     return gs_nccl_all_gather(stream->nccl, way->at, part * way->size, stream->queue);
 }
 
-static gsync_status reduce(gs_stream *stream, const route *way) {
+static gsync_status reduce(gs_stream *stream, const gs_stream_route *way) {
     if (stream->world_size == 1) {
         return GSYNC_OK;
     }
@@ -179,7 +93,7 @@ static gsync_status reduce(gs_stream *stream, const route *way) {
                               way->factor, stream->queue);
 }
 
-static void note_bytes(gs_stream *stream, const route *way) {
+static void note_bytes(gs_stream *stream, const gs_stream_route *way) {
     gs_pipeline *pipeline = stream->pipeline;
     const gs_bucket *bucket = bucket_at(stream, way->bucket);
     uint64_t bytes = 0;
@@ -191,8 +105,8 @@ static void note_bytes(gs_stream *stream, const route *way) {
 }
 
 static gsync_status queue_bucket(gs_stream *stream, size_t bucket) {
-    const route way = route_of(stream, bucket);
-    if (!changes_nothing(stream, &way)) {
+    const gs_stream_route way = gs_stream_route_of(stream, bucket);
+    if (!gs_stream_changes_nothing(stream, &way)) {
         if (way.encodes) {
             GS_TRY(encode(stream, &way));
         }
@@ -286,7 +200,7 @@ static void refuse(gs_stream *stream, uint32_t gradient_index) {
 static gsync_status settle_all(gs_stream *stream) {
     GS_TRY(gs_stream_exchange_used(stream));
     for (size_t b = 0; b < stream->launched; b++) {
-        const route way = route_of(stream, b);
+        const gs_stream_route way = gs_stream_route_of(stream, b);
         if (way.is_held) {
             GS_TRY(decode(stream, &way));
         }
@@ -328,7 +242,7 @@ static gsync_status leave(gs_stream *stream) {
 /* ---- accumulation ---- */
 
 static gsync_status accumulate_bucket(gs_stream *stream, size_t bucket, double factor) {
-    route way = {.bucket = bucket, .wire = gs_dtype_wide(bucket_at(stream, bucket)->dtype)};
+    gs_stream_route way = {.bucket = bucket, .wire = gs_dtype_wide(bucket_at(stream, bucket)->dtype)};
     const int table = gs_stream_accumulates(stream, bucket, &way.differs);
     gs_cuda_pass pass = pass_of(stream, &way, table);
     pass.factor = factor;
@@ -355,7 +269,7 @@ static void accumulate(gs_stream *stream, double factor) {
 /* ---- clipping ---- */
 
 static gsync_status scale_bucket(gs_stream *stream, size_t bucket, double factor) {
-    route way = {.bucket = bucket, .wire = bucket_at(stream, bucket)->dtype};
+    gs_stream_route way = {.bucket = bucket, .wire = bucket_at(stream, bucket)->dtype};
     unsigned char *at = stream->buffers + stream->buckets[bucket].at;
     gs_cuda_pass pass = pass_of(stream, &way, GS_STREAM_HAS_DATA);
     pass.notebook = NULL;

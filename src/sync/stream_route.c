@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sync/stream_internal.h"
+
+#include <math.h>
+
+/* How a bucket travels in a step. It follows from options and from what every rank knows, but for the last part. */
+
+static const gs_bucket *bucket_at(const gs_stream *stream, size_t bucket) {
+    return &stream->pipeline->plan->buckets[bucket];
+}
+
+static bool is_power_of_two(double value) {
+    int exponent;
+    return frexp(value, &exponent) == 0.5;
+}
+
+static void choose_wire(const gs_stream *stream, gs_stream_route *way) {
+    const gs_pipeline *pipeline = stream->pipeline;
+    const gsync_wire wire = pipeline->wires[bucket_at(stream, way->bucket)->wire].wire;
+    way->wire = gs_narrow_dtype(pipeline, way->bucket);
+    if (gs_narrow_is_on(pipeline, way->bucket)) {
+        way->wire = wire == GSYNC_WIRE_FLOAT16 ? GSYNC_FLOAT16 : GSYNC_BFLOAT16;
+        way->scale = wire == GSYNC_WIRE_FLOAT16 ? gs_narrow_scale(pipeline, GS_WIRE_CONTRIBUTION) : 1.0f;
+    }
+    way->size = gsync_dtype_size(way->wire);
+}
+
+/* NCCL adds halves in halves, rank by rank: an error for each. */
+static void choose_sum(const gs_stream *stream, gs_stream_route *way) {
+    const bool is_alone = stream->world_size == 1;
+    const double divisor = stream->known_divisor;
+    way->is_direct = !is_alone && (stream->is_deterministic || way->size == 2);
+    way->factor = 1.0;
+    way->divides = divisor != 1.0;
+    if (!is_alone && !way->is_direct && divisor > 0 && is_power_of_two(divisor)) {
+        way->factor = 1.0 / divisor;
+        way->divides = false;
+    }
+}
+
+static void choose_place(const gs_stream *stream, gs_stream_route *way) {
+    const gs_pipeline *pipeline = stream->pipeline;
+    void *place = stream->buckets[way->bucket].place;
+    const bool is_native = way->wire == bucket_at(stream, way->bucket)->dtype && way->scale == 0.0f;
+    way->brings = gs_stream_brings(stream, way->bucket, &way->differs);
+    way->is_held = gs_stream_is_held(stream, way->bucket);
+    way->is_in_place = place != NULL && is_native && !way->is_direct && !way->is_held && !pipeline->terms.looks;
+    way->at = way->is_in_place ? place : stream->buffers + stream->buckets[way->bucket].at;
+    way->encodes = !way->is_in_place || way->brings != GS_STREAM_HAS_DATA || pipeline->step.factor != 1.0;
+}
+
+gs_stream_route gs_stream_route_of(const gs_stream *stream, size_t bucket) {
+    gs_stream_route way = {.bucket = bucket};
+    choose_wire(stream, &way);
+    choose_sum(stream, &way);
+    choose_place(stream, &way);
+    return way;
+}
+
+bool gs_stream_changes_nothing(const gs_stream *stream, const gs_stream_route *way) {
+    const gs_pipeline *pipeline = stream->pipeline;
+    return stream->world_size == 1 && !way->divides && !pipeline->terms.looks && pipeline->step.factor == 1.0 &&
+           way->brings == GS_STREAM_HAS_DATA;
+}
+
+gs_cuda_result_scale gs_stream_result_scale(const gs_stream *stream, const gs_stream_route *way) {
+    const gs_pipeline *pipeline = stream->pipeline;
+    if (way->scale == 0.0f || way->wire != GSYNC_FLOAT16) {
+        return (gs_cuda_result_scale){.divisor = NULL};
+    }
+    return (gs_cuda_result_scale){.divisor = stream->divisor,
+                                  .usual = (double)stream->world_size * pipeline->step.loss_scale,
+                                  .scale = pipeline->half_scale};
+}
