@@ -44,8 +44,8 @@ extern "C" {
 GSYNC_API gsync_status gsync_comm_from_nccl(gsync_comm **comm, ncclComm_t nccl, const gsync_comm_options *options);
 
 /*
- * What a GPU does not do, gsync_reducer_commit refuses with GSYNC_ERR_UNSUPPORTED, by name: checks_writes,
- * replica_check_interval; wires INT8, FLOAT8 and TOPK, error feedback and is_auto. Gradients of one
+ * What a GPU does not do, gsync_reducer_commit refuses with GSYNC_ERR_UNSUPPORTED, by name: checks_writes;
+ * wires INT8, FLOAT8 and TOPK, error feedback and is_auto. Gradients of one
  * reducer are all on one device, the current one, or GSYNC_ERR_ARGUMENT names those that are not; gsync_options.memory
  * says where gradients without an address live. gsync_ready means here that the host has synchronised with whoever
  * wrote the gradient.
@@ -57,6 +57,10 @@ GSYNC_API gsync_status gsync_comm_from_nccl(gsync_comm **comm, ncclComm_t nccl, 
  * finds_unused holds with both ways to end a step: a gradient that no rank used keeps what it holds. Which ones these
  * are is decided on the device, by one more small exchange behind the buckets. A gradient may be marked in one
  * micro-batch of a window only: the library waits for the producer that was named then.
+ *
+ * replica_check_interval: results are hashed on the device, before a consumer may write gradients again. The ranks
+ * compare the hashes in gsync_finish; after gsync_finish_on in the next gsync_begin, which waits for that step and for
+ * the other ranks, and may return GSYNC_ERR_MISMATCH. The one after it begins as ever.
  */
 
 /**

@@ -163,12 +163,9 @@ static gsync_status check_wires(const gsync_reducer *reducer) {
 
 static gsync_status check_options(const gsync_reducer *reducer) {
     const gsync_options *options = &reducer->options;
-    const char *name = options->checks_writes != 0            ? "checks_writes"
-                       : options->replica_check_interval != 0 ? "replica_check_interval"
-                                                              : NULL;
-    if (name != NULL) {
-        return gs_fail(GSYNC_ERR_UNSUPPORTED, "gsync_options.%s is for gradients on the host, and these are on a GPU",
-                       name);
+    if (options->checks_writes != 0) {
+        return gs_fail(GSYNC_ERR_UNSUPPORTED,
+                       "gsync_options.checks_writes is for gradients on the host, and these are on a GPU");
     }
     return GSYNC_OK;
 }
@@ -191,6 +188,7 @@ static gsync_status open_stream(gsync_reducer *reducer) {
         .accumulates = gs_reducer_overwrites(reducer),
         .is_deterministic = reducer->options.is_deterministic != 0,
         .finds_unused = reducer->options.finds_unused != 0,
+        .compares_replicas = reducer->options.replica_check_interval != 0,
         .exchanges_refusals = reducer->options.is_strict != 0,
         .nccl_ctas_max = (int)reducer->comm->options.nccl_ctas_max,
         .allows_shared_device = reducer->comm->options.allows_shared_device != 0,

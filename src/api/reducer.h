@@ -47,6 +47,7 @@ struct gsync_reducer {
     uint32_t *order;      /* 2 x gradient_count: the planned order, and room for an observed one */
     bool observes_order;  /* no order has been agreed yet */
     bool owes_order;      /* gsync_finish_on has ended the step of which the ranks still have to agree on the order */
+    bool owes_replicas;   /* and which they still have to compare */
     bool has_consumer;    /* in gsync_finish_on */
     bool has_waited;      /* the host, for the last step's results on a GPU */
 
@@ -77,6 +78,12 @@ static inline bool gs_reducer_overwrites(const gsync_reducer *reducer) {
  */
 static inline bool gs_reducer_is_deferred(const gsync_reducer *reducer) {
     return reducer->stream == NULL && (reducer->options.finds_unused != 0 || reducer->options.checks_writes != 0);
+}
+
+/* After that step. */
+static inline bool gs_reducer_compares_replicas(const gsync_reducer *reducer, uint64_t step) {
+    const uint32_t interval = reducer->options.replica_check_interval;
+    return interval != 0 && step % interval == 0;
 }
 
 /* The host knows which gradients the last step's ranks have used. */
@@ -142,6 +149,8 @@ void gs_reducer_list_missing(const gsync_reducer *reducer, char *names, size_t s
 gsync_status gs_step_device_begin(gsync_reducer *reducer);
 /* Launches what is left; waits for all of it and for what the ranks tell each other, or lets the consumer wait. */
 gsync_status gs_step_device_finish(gsync_reducer *reducer, bool may_refuse);
+/* Of the last step, which no host may have waited for. */
+gsync_status gs_step_device_check_replicas(gsync_reducer *reducer);
 /* GSYNC_CLIENT_OVERWRITES: adds the micro-batch to what the window holds. */
 gsync_status gs_step_device_accumulate(gsync_reducer *reducer);
 

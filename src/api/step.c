@@ -368,6 +368,15 @@ static gsync_status reduce_on_host(gsync_reducer *reducer, bool may_refuse) {
     return gs_engine_wait(&reducer->comm->engine, &reducer->pipeline);
 }
 
+static gsync_status check_replicas(gsync_reducer *reducer) {
+    gs_engine *engine = &reducer->comm->engine;
+    if (reducer->stream == NULL) {
+        return gs_pipeline_check_replicas(&reducer->pipeline, NULL, gs_engine_idle_function(engine), engine);
+    }
+    reducer->owes_replicas = reducer->has_consumer;
+    return reducer->owes_replicas ? GSYNC_OK : gs_step_device_check_replicas(reducer);
+}
+
 static gsync_status finish_synchronising(gsync_reducer *reducer, bool may_refuse) {
     gs_engine *engine = &reducer->comm->engine;
     if (reducer->plan.bucket_count == 0) {
@@ -380,9 +389,8 @@ static gsync_status finish_synchronising(gsync_reducer *reducer, bool may_refuse
     GS_TRY(status);
     GS_TRY(gs_pipeline_settle(&reducer->pipeline, gs_engine_idle_function(engine), engine));
     reducer->step++;
-    const uint32_t interval = reducer->options.replica_check_interval;
-    if (interval != 0 && reducer->step % interval == 0) {
-        GS_TRY(gs_pipeline_check_replicas(&reducer->pipeline, gs_engine_idle_function(engine), engine));
+    if (gs_reducer_compares_replicas(reducer, reducer->step)) {
+        GS_TRY(check_replicas(reducer));
     }
     return reducer->observes_order && !reducer->owes_order ? gs_reducer_take_order(reducer) : GSYNC_OK;
 }

@@ -26,7 +26,19 @@ static gsync_status agree_late(gsync_reducer *reducer) {
     return gs_reducer_take_order(reducer);
 }
 
+gsync_status gs_step_device_check_replicas(gsync_reducer *reducer) {
+    gs_engine *engine = &reducer->comm->engine;
+    const gs_idle_function idle = gs_engine_idle_function(engine);
+    const uint64_t *digests;
+    reducer->owes_replicas = false;
+    GS_TRY(reducer->stream_ops->digests(reducer->stream, idle, engine, &digests));
+    return gs_pipeline_check_replicas(&reducer->pipeline, digests, idle, engine);
+}
+
 gsync_status gs_step_device_begin(gsync_reducer *reducer) {
+    if (reducer->owes_replicas) {
+        GS_TRY(gs_step_device_check_replicas(reducer)); /* before the plan may change */
+    }
     if (reducer->owes_order) {
         GS_TRY(agree_late(reducer));
     }
@@ -80,7 +92,7 @@ gsync_status gs_step_device_finish(gsync_reducer *reducer, bool may_refuse) {
     gs_engine *engine = &reducer->comm->engine;
     bool is_refused;
     launch_rest(reducer, may_refuse);
-    ops->settle(reducer->stream);
+    ops->settle(reducer->stream, gs_reducer_compares_replicas(reducer, reducer->step + 1));
     reducer->has_waited = !reducer->has_consumer;
     if (reducer->has_consumer) {
         return leave(reducer);

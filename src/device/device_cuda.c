@@ -379,6 +379,30 @@ gsync_status gs_cuda_accumulate(gs_cuda *cuda, void *accumulator, const gs_cuda_
     return check((cudaError_t)error, "launching an accumulation");
 }
 
+static gsync_status launch_digest(gs_cuda *cuda, const gs_cuda_pass_arguments *arguments,
+                                  const gs_cuda_term *host_terms, gsync_dtype dtype, void *stream) {
+    int before;
+    GS_TRY(check_types(dtype, dtype));
+    GS_TRY(enter(cuda, &before));
+    const int error = gs_cuda_kernels_digest(arguments, host_terms, dtype, stream);
+    leave(before);
+    return check((cudaError_t)error, "launching a digest");
+}
+
+gsync_status gs_cuda_digest(gs_cuda *cuda, const gs_cuda_pass *pass, uint64_t *digests, void *stream) {
+    const gs_cuda_pass_arguments arguments = {
+        .terms = pass->terms, .term_count = pass->term_count, .count = pass->count, .digests = digests};
+    return launch_digest(cuda, &arguments, pass->host_terms, pass->dtype, stream);
+}
+
+gsync_status gs_cuda_digest_one(gs_cuda *cuda, const gs_cuda_term *term, gsync_dtype dtype, uint64_t *digest,
+                                void *stream) {
+    gs_cuda_pass_arguments arguments = {
+        .only = *term, .term_count = 1, .count = term->rows * term->columns, .digests = digest};
+    arguments.only.offset = 0;
+    return launch_digest(cuda, &arguments, &arguments.only, dtype, stream);
+}
+
 gsync_status gs_cuda_add_shares(gs_cuda *cuda, const gs_cuda_share *shares, int ranks, gs_cuda_divide divide,
                                 double factor, double *divisor, void *stream) {
     const gs_cuda_shares_arguments arguments = {

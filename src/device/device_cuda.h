@@ -156,6 +156,14 @@ typedef struct gs_cuda_combination {
  * in float32 (float64 for float64), rounded once to wire type. */
 gsync_status gs_cuda_combine(gs_cuda *cuda, const gs_cuda_combination *combination, void *stream);
 
+/*
+ * digests[i] += a number for what term i's data holds, in device memory: the same wherever it lies and in whichever
+ * bucket. Of the pass terms, term_count, count and dtype are looked at. The second is of one term alone.
+ */
+gsync_status gs_cuda_digest(gs_cuda *cuda, const gs_cuda_pass *pass, uint64_t *digests, void *stream);
+gsync_status gs_cuda_digest_one(gs_cuda *cuda, const gs_cuda_term *term, gsync_dtype dtype, uint64_t *digest,
+                                void *stream);
+
 /* What a rank brings into a step, besides gradients. */
 typedef struct gs_cuda_share {
     double weight;

@@ -2,6 +2,7 @@
 
 /* Chooses the kernel for a pass. Compiled as C++ for the host too, with another way of launching: GS_CUDA_LAUNCH. */
 
+#include "device/cuda_digests.cuh"
 #include "device/device_cuda_kernels.h"
 
 #if defined(__CUDACC__)
@@ -95,6 +96,23 @@ int gs_cuda_kernels_decode(const gs_cuda_pass_arguments *arguments, const gs_cud
     return launch_pass<Decode>("decode", *arguments, host_terms, dtype, wire, stream);
 }
 
+int gs_cuda_kernels_digest(const gs_cuda_pass_arguments *arguments, const gs_cuda_term *host_terms, gsync_dtype dtype,
+                           void *stream) {
+    const char *what = "digest";
+    switch (dtype) {
+    case GSYNC_FLOAT32:
+        return launch_tiles<Digest<Float32>>(what, *arguments, host_terms, stream);
+    case GSYNC_FLOAT64:
+        return launch_tiles<Digest<Float64>>(what, *arguments, host_terms, stream);
+    case GSYNC_FLOAT16:
+        return launch_tiles<Digest<Float16>>(what, *arguments, host_terms, stream);
+    case GSYNC_BFLOAT16:
+        return launch_tiles<Digest<BFloat16>>(what, *arguments, host_terms, stream);
+    default:
+        return no_such_kernel;
+    }
+}
+
 int gs_cuda_kernels_combine(const gs_cuda_combine_arguments *arguments, gsync_dtype wire, void *stream) {
     switch (wire) {
     case GSYNC_FLOAT32:
@@ -125,6 +143,10 @@ int gs_cuda_kernels_load(void) {
                            load_kernel<Combine<Float64>>(),
                            load_kernel<Combine<Float16>>(),
                            load_kernel<Combine<BFloat16>>(),
+                           load_kernel<Digest<Float32>>(),
+                           load_kernel<Digest<Float64>>(),
+                           load_kernel<Digest<Float16>>(),
+                           load_kernel<Digest<BFloat16>>(),
                            load_kernel<Shares>()};
     for (const int result : results) {
         if (result != 0) {

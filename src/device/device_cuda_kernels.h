@@ -21,6 +21,7 @@ typedef struct gs_cuda_pass_arguments {
     size_t term_count;
     const uint8_t *brings; /* encode */
     const float *used;     /* decode */
+    uint64_t *digests;     /* digest */
     size_t count;
     void *bucket; /* decode only reads it */
     double factor;
@@ -57,6 +58,8 @@ int gs_cuda_kernels_encode(const char *what, const gs_cuda_pass_arguments *argum
                            gsync_dtype dtype, gsync_dtype wire, void *stream);
 int gs_cuda_kernels_decode(const gs_cuda_pass_arguments *arguments, const gs_cuda_term *host_terms, gsync_dtype dtype,
                            gsync_dtype wire, void *stream);
+int gs_cuda_kernels_digest(const gs_cuda_pass_arguments *arguments, const gs_cuda_term *host_terms, gsync_dtype dtype,
+                           void *stream);
 int gs_cuda_kernels_combine(const gs_cuda_combine_arguments *arguments, gsync_dtype wire, void *stream);
 int gs_cuda_kernels_add_shares(const gs_cuda_shares_arguments *arguments, void *stream);
 

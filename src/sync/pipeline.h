@@ -179,8 +179,9 @@ bool gs_pipeline_progress(gs_pipeline *pipeline, bool *is_waiting);
 gsync_status gs_pipeline_settle(gs_pipeline *pipeline, gs_idle_function idle, void *argument);
 
 /* After a step whose results are written: GSYNC_ERR_MISMATCH, on all ranks, names the first gradient that differs.
- * Blocking. */
-gsync_status gs_pipeline_check_replicas(gs_pipeline *pipeline, gs_idle_function idle, void *argument);
+ * digests: of every gradient; NULL: of those on the host. Blocking. */
+gsync_status gs_pipeline_check_replicas(gs_pipeline *pipeline, const uint64_t *digests, gs_idle_function idle,
+                                        void *argument);
 
 /* Has the step ended? Then *status, with the words put where gsync_last_error finds them. */
 bool gs_pipeline_has_ended(gs_pipeline *pipeline, gsync_status *status);

@@ -21,12 +21,18 @@ static gsync_status find_difference(const gs_pipeline *pipeline, size_t first, s
                    (unsigned long long)pipeline->step.step, pipeline->gradients[first + index].name, rank);
 }
 
-static gsync_status check_piece(gs_pipeline *pipeline, size_t first, size_t count, gs_idle_function idle,
-                                void *argument) {
+static uint64_t digest_of(const gs_pipeline *pipeline, const uint64_t *digests, size_t index) {
+    if (!is_compared(pipeline, index)) {
+        return 0;
+    }
+    return digests != NULL ? digests[index] : gs_host_hash_tensor(&pipeline->gradients[index].tensor);
+}
+
+static gsync_status check_piece(gs_pipeline *pipeline, const uint64_t *digests, size_t first, size_t count,
+                                gs_idle_function idle, void *argument) {
     uint64_t hashes[HASHES_PER_PIECE];
     for (size_t i = 0; i < count; i++) {
-        const bool counts = is_compared(pipeline, first + i);
-        hashes[i] = counts ? gs_host_hash_tensor(&pipeline->gradients[first + i].tensor) : 0;
+        hashes[i] = digest_of(pipeline, digests, first + i);
     }
     const gs_lane_operation operation = {
         .kind = GS_LANE_GATHER,
@@ -38,11 +44,13 @@ static gsync_status check_piece(gs_pipeline *pipeline, size_t first, size_t coun
     return find_difference(pipeline, first, count);
 }
 
-gsync_status gs_pipeline_check_replicas(gs_pipeline *pipeline, gs_idle_function idle, void *argument) {
+gsync_status gs_pipeline_check_replicas(gs_pipeline *pipeline, const uint64_t *digests, gs_idle_function idle,
+                                        void *argument) {
     const size_t total = pipeline->plan->gradient_count;
     for (size_t first = 0; first < total; first += HASHES_PER_PIECE) {
         const size_t left = total - first;
-        GS_TRY(check_piece(pipeline, first, left < HASHES_PER_PIECE ? left : HASHES_PER_PIECE, idle, argument));
+        GS_TRY(
+            check_piece(pipeline, digests, first, left < HASHES_PER_PIECE ? left : HASHES_PER_PIECE, idle, argument));
     }
     return GSYNC_OK;
 }

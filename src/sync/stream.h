@@ -25,6 +25,7 @@ typedef struct gs_stream_wish {
     bool accumulates;      /* GSYNC_CLIENT_OVERWRITES */
     bool is_deterministic; /* sums in the order of ranks */
     bool finds_unused;
+    bool compares_replicas;
     bool exchanges_refusals;
     int nccl_ctas_max;
     bool allows_shared_device;
@@ -57,13 +58,16 @@ typedef struct gs_stream_ops {
     void (*launch)(gs_stream *stream, size_t bucket_count);
     /* This rank has forgotten a gradient. It takes part all the same, since the others may have launched. */
     void (*refuse)(gs_stream *stream, uint32_t gradient_index);
-    /* After the last launch: decides which gradients no rank has used. The others' results are written then. */
-    void (*settle)(gs_stream *stream);
+    /* After the last launch: decides which gradients no rank has used. The others' results are written then.
+     * compares: `digests` will be asked for. */
+    void (*settle)(gs_stream *stream, bool compares);
     /* After that. looks: findings are wanted. */
     void (*end)(gs_stream *stream, bool looks);
     /* Until everything is through. *is_refused: some rank has refused. */
     gsync_status (*wait)(gs_stream *stream, gs_idle_function idle, void *argument, bool *is_refused);
     size_t (*launched)(const gs_stream *stream);
+    /* Of every gradient's result in the step that has ended last, by gradient; waits for them if nobody has. */
+    gsync_status (*digests)(gs_stream *stream, gs_idle_function idle, void *argument, const uint64_t **digests);
 
     /* The end of a micro-batch that only accumulates. */
     void (*accumulate)(gs_stream *stream, double factor);

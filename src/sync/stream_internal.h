@@ -62,6 +62,8 @@ typedef struct gs_stream_turn {
     uint8_t *brings; /* GS_STREAM_HAS_DATA and GS_STREAM_HAS_SUM */
     float *own_used; /* 1 or 0 */
     float *used;     /* by so many ranks */
+
+    uint64_t *digests; /* of every gradient's result, in the order of the plan */
 } gs_stream_turn;
 
 struct gs_stream {
@@ -75,6 +77,7 @@ struct gs_stream {
     bool is_deterministic;
     bool accumulates;
     bool finds_unused;
+    bool has_digests;
     bool exchanges_refusals;
     int nccl_ctas_max;
     bool allows_shared_device;
@@ -96,6 +99,7 @@ struct gs_stream {
     double *divisor;
     uint8_t *brings; /* as in turns */
     float *used;
+    uint64_t *digests;
     gs_cuda_notebook *notebook; /* of the pass at work */
     gs_cuda_notebook *blank;    /* where nothing is ever noticed */
 
@@ -110,9 +114,10 @@ struct gs_stream {
     uint64_t turns_taken;
 
     gs_stream_bucket *buckets;
-    void *followed;        /* event: of streams that are waited for at once */
-    double known_divisor;  /* of this step; 0: only the device will know */
-    double stored_divisor; /* what `divisor` holds; 0: not known here */
+    uint64_t *known_digests; /* of the last step for which they were asked, by gradient */
+    void *followed;          /* event: of streams that are waited for at once */
+    double known_divisor;    /* of this step; 0: only the device will know */
+    double stored_divisor;   /* what `divisor` holds; 0: not known here */
     size_t launched;
     bool is_opened; /* the ranks exchange their shares */
     bool has_refused;
@@ -144,6 +149,8 @@ gs_stream_route gs_stream_route_of(const gs_stream *stream, size_t bucket);
 bool gs_stream_changes_nothing(const gs_stream *stream, const gs_stream_route *way);
 /* As gs_narrow_scale has it, but by a divisor that perhaps only the device knows. */
 gs_cuda_result_scale gs_stream_result_scale(const gs_stream *stream, const gs_stream_route *way);
+/* A pass over the bucket, and one of the four tables. */
+gs_cuda_pass gs_stream_pass_of(const gs_stream *stream, const gs_stream_route *way, int table);
 
 /* stream_memory.c */
 gsync_status gs_stream_open(gs_stream **stream, gs_pipeline *pipeline, const gs_stream_wish *wish);
@@ -187,6 +194,11 @@ gsync_status gs_stream_exchange_used(gs_stream *stream);
 /* What was known after the step becomes stream->used again. Another plan may have been made since. */
 gsync_status gs_stream_send_used(gs_stream *stream);
 void gs_stream_take_used(gs_stream *stream, const gs_stream_turn *turn);
+
+/* stream_digests.c */
+/* Queues digests of what all gradients hold, and sends them to the turn. */
+gsync_status gs_stream_digest_all(gs_stream *stream);
+gsync_status gs_stream_digests(gs_stream *stream, gs_idle_function idle, void *argument, const uint64_t **digests);
 
 /* stream_wait.c */
 /* Until the event is done, the ranks give up, or the deadline passes. */

@@ -76,6 +76,10 @@ static size_t unused_count(const gs_stream *stream) {
     return stream->finds_unused ? stream->capacity : 0;
 }
 
+static size_t digest_count(const gs_stream *stream) {
+    return stream->has_digests ? stream->capacity : 0;
+}
+
 static size_t carve_small(gs_stream *stream, unsigned char *base) {
     size_t used = 0;
     const size_t ranks = (size_t)stream->world_size;
@@ -88,6 +92,7 @@ static size_t carve_small(gs_stream *stream, unsigned char *base) {
     stream->divisor = carve(base, &used, sizeof *stream->divisor);
     stream->brings = carve(base, &used, unused_count(stream) * sizeof *stream->brings);
     stream->used = carve(base, &used, unused_count(stream) * sizeof *stream->used);
+    stream->digests = carve(base, &used, digest_count(stream) * sizeof *stream->digests);
     stream->notebook = carve(base, &used, sizeof *stream->notebook);
     stream->blank = carve(base, &used, sizeof stream->blank->found);
     return used;
@@ -110,6 +115,7 @@ static size_t carve_pinned(gs_stream *stream, unsigned char *base) {
         turn->brings = carve(base, &used, unused_count(stream) * sizeof *turn->brings);
         turn->own_used = carve(base, &used, unused_count(stream) * sizeof *turn->own_used);
         turn->used = carve(base, &used, unused_count(stream) * sizeof *turn->used);
+        turn->digests = carve(base, &used, digest_count(stream) * sizeof *turn->digests);
     }
     return used;
 }
@@ -184,6 +190,7 @@ static void free_events(gs_stream *stream) {
 static gsync_status allocate(gs_stream *stream, const gs_stream_wish *wish) {
     GS_TRY(gs_cuda_open(&stream->cuda));
     GS_TRY(allocate_memory(stream, wish));
+    GS_TRY(gs_memory_new(&stream->known_digests, digest_count(stream), sizeof *stream->known_digests, "digests"));
     return make_events(stream);
 }
 
@@ -197,6 +204,7 @@ gsync_status gs_stream_open(gs_stream **out, gs_pipeline *pipeline, const gs_str
     stream->is_deterministic = wish->is_deterministic;
     stream->accumulates = wish->accumulates;
     stream->finds_unused = wish->finds_unused;
+    stream->has_digests = wish->compares_replicas;
     stream->exchanges_refusals = wish->exchanges_refusals && stream->world_size > 1;
     stream->nccl_ctas_max = wish->nccl_ctas_max;
     stream->allows_shared_device = wish->allows_shared_device;
@@ -229,6 +237,7 @@ static void release(void *argument) {
         gs_cuda_pinned_free(stream->cuda, stream->pinned);
         gs_cuda_close(stream->cuda);
     }
+    gs_memory_free(stream->known_digests);
     gs_memory_free(stream->buckets);
     gs_memory_free(stream);
 }

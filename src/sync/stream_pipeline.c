@@ -10,20 +10,6 @@ static const gs_bucket *bucket_at(const gs_stream *stream, size_t bucket) {
 
 /* ---- one bucket ---- */
 
-static gs_cuda_pass pass_of(const gs_stream *stream, const gs_stream_route *way, int table) {
-    const gs_bucket *bucket = bucket_at(stream, way->bucket);
-    const gs_cuda_term *image = stream->images[stream->image] + (size_t)table * stream->capacity;
-    return (gs_cuda_pass){.terms = stream->tables[table] + bucket->first,
-                          .host_terms = image + bucket->first,
-                          .term_count = bucket->gradient_count,
-                          .count = bucket->element_count,
-                          .dtype = bucket->dtype,
-                          .wire = way->wire,
-                          .factor = 1.0,
-                          .scale = way->scale,
-                          .notebook = stream->pipeline->terms.looks ? stream->notebook : NULL};
-}
-
 /* What the pass has noticed goes to the host, and the next one starts with nothing. */
 static gsync_status keep_findings(gs_stream *stream, size_t bucket, gs_stream_stage stage) {
     if (!stream->pipeline->terms.looks) {
@@ -36,7 +22,7 @@ static gsync_status keep_findings(gs_stream *stream, size_t bucket, gs_stream_st
 }
 
 static gsync_status encode(gs_stream *stream, const gs_stream_route *way) {
-    gs_cuda_pass pass = pass_of(stream, way, way->brings);
+    gs_cuda_pass pass = gs_stream_pass_of(stream, way, way->brings);
     pass.factor = stream->pipeline->step.factor;
     if (way->differs) {
         GS_TRY(gs_stream_send_brings(stream, way->bucket, false));
@@ -47,7 +33,7 @@ static gsync_status encode(gs_stream *stream, const gs_stream_route *way) {
 }
 
 static gsync_status decode(gs_stream *stream, const gs_stream_route *way) {
-    gs_cuda_pass pass = pass_of(stream, way, GS_STREAM_HAS_DATA);
+    gs_cuda_pass pass = gs_stream_pass_of(stream, way, GS_STREAM_HAS_DATA);
     pass.divisor = way->divides && !way->is_direct ? stream->divisor : NULL;
     pass.results = gs_stream_result_scale(stream, way);
     pass.used = way->is_held ? stream->used + bucket_at(stream, way->bucket)->first : NULL;
@@ -196,24 +182,32 @@ static void refuse(gs_stream *stream, uint32_t gradient_index) {
     stream->has_refused = true;
 }
 
-/* Results that were held back. The consumer waits for the last bucket, and so for all of them. */
-static gsync_status settle_all(gs_stream *stream) {
+static gsync_status decode_held(gs_stream *stream) {
     GS_TRY(gs_stream_exchange_used(stream));
     for (size_t b = 0; b < stream->launched; b++) {
         const gs_stream_route way = gs_stream_route_of(stream, b);
         if (way.is_held) {
             GS_TRY(decode(stream, &way));
         }
-        if (way.is_held || b + 1 == stream->launched) {
+    }
+    return GSYNC_OK;
+}
+
+/* The consumer waits for the last bucket, and so for everything. */
+static gsync_status settle_all(gs_stream *stream, bool compares) {
+    GS_TRY(stream->finds_unused ? decode_held(stream) : GSYNC_OK);
+    GS_TRY(compares ? gs_stream_digest_all(stream) : GSYNC_OK);
+    for (size_t b = 0; b < stream->launched; b++) {
+        if (gs_stream_is_held(stream, b) || b + 1 == stream->launched) {
             GS_TRY(gs_cuda_record(stream->cuda, stream->buckets[b].done, stream->queue));
         }
     }
     return GSYNC_OK;
 }
 
-static void settle(gs_stream *stream) {
-    if (stream->finds_unused && stream->status == GSYNC_OK) {
-        keep(stream, settle_all(stream));
+static void settle(gs_stream *stream, bool compares) {
+    if ((stream->finds_unused || compares) && stream->status == GSYNC_OK) {
+        keep(stream, settle_all(stream, compares));
     }
 }
 
@@ -244,7 +238,7 @@ static gsync_status leave(gs_stream *stream) {
 static gsync_status accumulate_bucket(gs_stream *stream, size_t bucket, double factor) {
     gs_stream_route way = {.bucket = bucket, .wire = gs_dtype_wide(bucket_at(stream, bucket)->dtype)};
     const int table = gs_stream_accumulates(stream, bucket, &way.differs);
-    gs_cuda_pass pass = pass_of(stream, &way, table);
+    gs_cuda_pass pass = gs_stream_pass_of(stream, &way, table);
     pass.factor = factor;
     pass.notebook = NULL;
     if (way.differs) {
@@ -271,7 +265,7 @@ static void accumulate(gs_stream *stream, double factor) {
 static gsync_status scale_bucket(gs_stream *stream, size_t bucket, double factor) {
     gs_stream_route way = {.bucket = bucket, .wire = bucket_at(stream, bucket)->dtype};
     unsigned char *at = stream->buffers + stream->buckets[bucket].at;
-    gs_cuda_pass pass = pass_of(stream, &way, GS_STREAM_HAS_DATA);
+    gs_cuda_pass pass = gs_stream_pass_of(stream, &way, GS_STREAM_HAS_DATA);
     pass.notebook = NULL;
     GS_TRY(gs_cuda_encode(stream->cuda, &pass, at, stream->queue));
     pass.factor = factor;
@@ -369,6 +363,7 @@ const gs_stream_ops gs_stream_cuda = {
     .end = end,
     .wait = gs_stream_wait,
     .launched = launched_by,
+    .digests = gs_stream_digests,
     .accumulate = accumulate,
     .wait_for_sums = gs_stream_wait_for_sums,
     .scale = scale,

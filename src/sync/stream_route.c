@@ -72,3 +72,17 @@ gs_cuda_result_scale gs_stream_result_scale(const gs_stream *stream, const gs_st
                                   .usual = (double)stream->world_size * pipeline->step.loss_scale,
                                   .scale = pipeline->half_scale};
 }
+
+gs_cuda_pass gs_stream_pass_of(const gs_stream *stream, const gs_stream_route *way, int table) {
+    const gs_bucket *bucket = bucket_at(stream, way->bucket);
+    const gs_cuda_term *image = stream->images[stream->image] + (size_t)table * stream->capacity;
+    return (gs_cuda_pass){.terms = stream->tables[table] + bucket->first,
+                          .host_terms = image + bucket->first,
+                          .term_count = bucket->gradient_count,
+                          .count = bucket->element_count,
+                          .dtype = bucket->dtype,
+                          .wire = way->wire,
+                          .factor = 1.0,
+                          .scale = way->scale,
+                          .notebook = stream->pipeline->terms.looks ? stream->notebook : NULL};
+}

@@ -28,6 +28,7 @@ typedef struct model {
     bool is_exact;     /* small integers: sums and means by powers of two are exact in any order */
     bool is_forward;   /* gradients become ready in the order of registration, which no plan expects */
     bool has_unused;   /* by some ranks in some micro-batches, and by all ranks */
+    bool starts_apart; /* gradients hold something else on every rank before the first step */
     double loss_scale; /* 0: 1; gradients are multiplied by it, as by a loss */
     uint64_t seed;
 } model;
@@ -204,8 +205,9 @@ static inline bool trainer_open(trainer *t, const model *m, gsync_comm *comm, co
     OK(cudaMallocHost(&t->back, bytes));
     for (int g = 0; g < m->count; g++) {
         t->on_host[g] = calloc(1, bytes_of(m, g));
+        memset(t->on_host[g], m->starts_apart ? t->rank + 1 : 0, bytes_of(m, g));
     }
-    OK(cudaMemsetAsync(t->memory, 0, bytes, t->compute[0]));
+    OK(cudaMemsetAsync(t->memory, m->starts_apart ? t->rank + 1 : 0, bytes, t->compute[0]));
     OK(cudaStreamSynchronize(t->compute[0]));
     CHECK(gsync_reducer_create(&t->device, comm, &on_device) == GSYNC_OK);
     CHECK(gsync_reducer_create(&t->host, comm, &on_host) == GSYNC_OK);

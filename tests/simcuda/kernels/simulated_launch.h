@@ -7,7 +7,7 @@
  * after the other, and what they found added up in the same order.
  */
 
-#include "device/cuda_tiles.cuh"
+#include "device/cuda_digests.cuh"
 #include "simcuda.h"
 
 #include <vector>
@@ -80,6 +80,16 @@ void touch(Touched *touched, const Decode<D, W> *, const gs_cuda_pass_arguments 
         touched->add_rows(terms_of(of, host_terms)[i], sizeof(typename D::Stored), true);
     }
     touched->add_notebook(of.notebook);
+}
+
+template <class D>
+void touch(Touched *touched, const Digest<D> *, const gs_cuda_pass_arguments &of, const gs_cuda_term *host_terms) {
+    touched->add(of.terms, of.term_count * sizeof *of.terms, false);
+    for (size_t i = 0; i < term_count_of(of); i++) {
+        touched->add_rows(terms_of(of, host_terms)[i], sizeof(typename D::Stored), false);
+    }
+    touched->add(of.digests, term_count_of(of) * sizeof *of.digests, false);
+    touched->add(of.digests, term_count_of(of) * sizeof *of.digests, true);
 }
 
 template <class W>
