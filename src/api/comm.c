@@ -56,8 +56,9 @@ static void describe(gsync_comm *comm, const char *reason) {
     snprintf(comm->description, sizeof comm->description,
              "transport %s (%s), %d rank%s on %d host%s, progress by %s (%s)",
              group->world_size == 1 && group->ops->shares_address_space ? "single" : group->ops->name, reason,
-             group->world_size, group->world_size == 1 ? "" : "s", group->host_count, group->host_count == 1 ? "" : "s",
-             comm->engine.has_helper ? "a helper thread" : "the caller's thread", group->helper_note);
+             group->world_size, group->world_size == 1 ? "" : "s", group->machine.count,
+             group->machine.count == 1 ? "" : "s", comm->engine.has_helper ? "a helper thread" : "the caller's thread",
+             group->helper_note);
 }
 
 gsync_status gs_comm_allocate(gsync_comm **comm) {

@@ -16,7 +16,7 @@ int gsync_world_size(const gsync_comm *comm) {
 }
 
 int gsync_local_rank(const gsync_comm *comm) {
-    return comm != NULL ? comm->group->machine_rank : -1;
+    return comm != NULL ? comm->group->machine.rank : -1;
 }
 
 const char *gsync_comm_describe(const gsync_comm *comm) {

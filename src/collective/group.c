@@ -70,7 +70,7 @@ gsync_status gs_group_create(gs_group **out, int rank, int world_size, const int
     GS_TRY_OR(gs_memory_new(&group->rank_of_seat, (size_t)world_size, sizeof(int), "seats"), fail);
     GS_TRY_OR(gs_memory_new(&group->seat_of_rank, (size_t)world_size, sizeof(int), "seats"), fail);
     seat_ranks(group, hosts);
-    group->machine_rank = group->local_rank;
+    group->machine = (gs_machine){.rank = group->local_rank, .count = group->host_count};
     group->timeout_ms = timeout_ms;
     group->logger = *logger;
     group->ops = ops;

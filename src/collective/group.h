@@ -98,13 +98,19 @@ typedef struct gs_group_shared {
     _Alignas(128) gs_bell bells[]; /* one per rank of the host: rung when something may have changed for it */
 } gs_group_shared;
 
+/* Machines, which may be several hosts to a group. */
+typedef struct gs_machine {
+    int rank;  /* this one's place among those of its machine */
+    int count; /* machines of all ranks */
+} gs_machine;
+
 /* Ranks are seated host by host, inside a host by rank: seat = host_first_seat[host] + local rank. */
 struct gs_group {
     int rank;
     int world_size;
     int local_rank;
     int local_count;
-    int machine_rank; /* among the ranks of this machine, which may be several hosts to this group */
+    gs_machine machine;
     int host;
     int host_count;
     int *host_first_seat; /* host_count + 1 entries */

@@ -144,7 +144,7 @@ static gsync_status make_group(nccl_transport *transport, gs_nccl *nccl, gs_grou
         destroy(transport);
         return status;
     }
-    group->machine_rank = nccl->machine_rank;
+    group->machine = nccl->machine;
     group->allows_helper = true;
     group->helper_note = "NCCL takes turns of threads";
     status = gs_group_start(group);
@@ -160,7 +160,7 @@ static gsync_status make_group(nccl_transport *transport, gs_nccl *nccl, gs_grou
 static gsync_status introduce(gs_group *group, const gs_nccl_settings *settings) {
     const gs_nccl_part all = {.count = group->world_size, .own = group->rank};
     const gs_nccl_wish wish = wish_of(settings);
-    return gs_nccl_introduce(group->control, &all, &wish, &group->machine_rank);
+    return gs_nccl_introduce(group->control, &all, &wish, &group->machine);
 }
 
 /* Takes over transport and nccl, also when it fails. */

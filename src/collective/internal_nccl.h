@@ -25,7 +25,7 @@ struct gs_nccl {
     ncclComm_t comm; /* never blocking. NULL: not begun, or ended */
     int rank;
     int world_size;
-    int machine_rank; /* among its ranks on this machine, where they have met */
+    gs_machine machine; /* of its ranks, where they have met */
     uint32_t timeout_ms;
     pthread_mutex_t calls; /* held by whoever is in NCCL with it */
     gs_nccl_op ops[GS_NCCL_OPS_MAX];
@@ -104,9 +104,8 @@ typedef struct gs_nccl_part {
 /* As gs_nccl_open; all ranks of the lane call it, each with its own part. *nccl stays NULL for who has none. */
 gsync_status gs_nccl_meet(struct gs_lane *lane, uint32_t timeout_ms, const gs_nccl_part *part, const gs_nccl_wish *wish,
                           gs_nccl **nccl);
-/* The ranks of a part that has its communicator already compare who they are. *machine_rank: among those on this
- * rank's machine. */
+/* The ranks of a part that has its communicator already compare who they are. */
 gsync_status gs_nccl_introduce(struct gs_lane *lane, const gs_nccl_part *part, const gs_nccl_wish *wish,
-                               int *machine_rank);
+                               gs_machine *machine);
 
 #endif

@@ -133,22 +133,34 @@ static bool do_all_register(const gs_lane *lane, const gs_nccl_part *part) {
     return do_all;
 }
 
-static int rank_on_machine(const gs_lane *lane, const gs_nccl_part *part, const card *mine) {
-    int before = 0;
-    for (int place = 0; place < part->own; place++) {
-        const card other = member_card(lane, part, place);
-        before += strcmp(other.host, mine->host) == 0;
+/* Is it the first of the part's members that is on its machine? */
+static bool is_first_there(const gs_lane *lane, const gs_nccl_part *part, int place, const card *own) {
+    for (int before = 0; before < place; before++) {
+        const card other = member_card(lane, part, before);
+        if (strcmp(other.host, own->host) == 0) {
+            return false;
+        }
     }
-    return before;
+    return true;
 }
 
-gsync_status gs_nccl_introduce(gs_lane *lane, const gs_nccl_part *part, const gs_nccl_wish *wish, int *machine_rank) {
+static gs_machine find_machine(const gs_lane *lane, const gs_nccl_part *part, const card *mine) {
+    gs_machine machine = {0, 0};
+    for (int place = 0; place < part->count; place++) {
+        const card member = member_card(lane, part, place);
+        machine.rank += place < part->own && strcmp(member.host, mine->host) == 0;
+        machine.count += is_first_there(lane, part, place, &member);
+    }
+    return machine;
+}
+
+gsync_status gs_nccl_introduce(gs_lane *lane, const gs_nccl_part *part, const gs_nccl_wish *wish, gs_machine *machine) {
     card mine;
     write_card(&mine, part, wish, false);
     GS_TRY(show_cards(lane, &mine));
     GS_TRY(check_statuses(lane));
     GS_TRY(compare_members(lane, part));
-    *machine_rank = rank_on_machine(lane, part, &mine);
+    *machine = find_machine(lane, part, &mine);
     return GSYNC_OK;
 }
 
@@ -247,7 +259,7 @@ gsync_status gs_nccl_meet(gs_lane *lane, uint32_t timeout_ms, const gs_nccl_part
         /* Another part of a split may be sound, but waits for this rank. */
         status = compare_members(lane, part);
         const card first = member_card(lane, part, 0);
-        nccl->machine_rank = rank_on_machine(lane, part, &mine);
+        nccl->machine = find_machine(lane, part, &mine);
         nccl->all_register = do_all_register(lane, part);
         if (status != GSYNC_OK) {
             note_failure(&own, status);

@@ -30,6 +30,7 @@ static void know_each_other(nccl_rank *self) {
     CHECK(gsync_world_size(self->comm) == self->ranks);
     CHECK(gsync_local_rank(self->comm) == self->rank);
     CHECK(strstr(gsync_comm_describe(self->comm), "nccl") != NULL);
+    CHECK(strstr(gsync_comm_describe(self->comm), "on 1 host,") != NULL);
 }
 
 static void ranks_know_their_number_and_their_place_on_the_machine(void **state) {

@@ -28,7 +28,7 @@ static void train(int rank, int ranks, void *context) {
     set_variables(rank, ranks);
     CHECK_STATUS(gsync_comm_create(&comm, options), GSYNC_OK);
     CHECK(gsync_rank(comm) == rank && gsync_world_size(comm) == ranks && gsync_local_rank(comm) == rank);
-    CHECK(strstr(gsync_comm_describe(comm), "nccl") != NULL);
+    CHECK(strstr(gsync_comm_describe(comm), "nccl") != NULL && strstr(gsync_comm_describe(comm), "on 1 host,") != NULL);
     CHECK(getenv("NCCL_COMM_ID") == NULL);
 
     double value = rank;
