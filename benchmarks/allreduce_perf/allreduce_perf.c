@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * nccl-tests' all_reduce_perf for this library, on ranks that are threads or the processes of mpirun. --help says what
- * it measures, benchmarks/README.md what to think of it.
+ * nccl-tests' all_reduce_perf for this library, on ranks that are threads or the processes of a launcher. --help says
+ * what it measures, benchmarks/README.md what to think of it. allreduce_perf_cuda is made of it too.
  */
+#include "perf_program.h"
 #include "perf_rank.h"
 #include "perf_series.h"
 #include "perf_values.h"
@@ -20,6 +21,7 @@ typedef struct rank_run {
     const perf_options *options;
     const perf_peers *peers;
     gsync_comm *comm; /* destroyed by the rank */
+    bool has_chosen;  /* whose memory it is */
     bool is_ok;       /* nothing failed, nothing was wrong */
     pthread_t thread;
 } rank_run;
@@ -75,6 +77,7 @@ static bool open_report(perf_rank *self, perf_report *storage) {
         perf_facts facts = {.options = self->options,
                             .world = self->world,
                             .transport = gsync_comm_describe(self->comm),
+                            .memory = perf_memory_describe(self->memory),
                             .peers = self->peers};
         for (int i = 0; i < self->peers->count; i++) {
             facts.peer_words[i] = self->peers->peer[i]->describe(self->peer_states[i]);
@@ -101,7 +104,8 @@ static bool check_dtypes(const perf_rank *self) {
 
 /* Returns how many could be opened: all, or the rank has failed. */
 static int open_peers(perf_rank *self) {
-    const perf_peer_ranks ranks = {self->comm, self->rank, self->world, self->shares_clock};
+    const perf_peer_ranks ranks = {self->comm,         self->rank,   self->world,
+                                   self->shares_clock, self->memory, self->options};
     int open = 0;
     while (open < self->peers->count) {
         const perf_peer *peer = self->peers->peer[open];
@@ -122,18 +126,27 @@ static bool measure_and_report(perf_rank *self, int64_t *wrong) {
     return is_ok;
 }
 
-static bool run_rank(const rank_run *run) {
-    perf_rank self = {.options = run->options, .peers = run->peers, .comm = run->comm};
-    if (!perf_rank_init(&self) || !check_dtypes(&self)) {
-        return false;
-    }
+static bool measure_with_peers(perf_rank *self) {
     int64_t wrong = 0;
-    const int open = open_peers(&self);
-    const bool is_ok = open == self.peers->count && measure_and_report(&self, &wrong);
+    const int open = open_peers(self);
+    const bool is_ok = open == self->peers->count && measure_and_report(self, &wrong);
     for (int i = 0; i < open; i++) {
-        self.peers->peer[i]->close(self.peer_states[i]);
+        self->peers->peer[i]->close(self->peer_states[i]);
     }
     return is_ok && wrong == 0;
+}
+
+static bool open_memory(perf_rank *self, bool has_chosen) {
+    return (has_chosen || perf_rank_check_memory(self, perf_memory_choose(gsync_local_rank(self->comm)))) &&
+           perf_rank_check_memory(self, perf_memory_open(&self->memory));
+}
+
+static bool run_rank(const rank_run *run) {
+    perf_rank self = {.options = run->options, .peers = run->peers, .comm = run->comm, .rank = gsync_rank(run->comm)};
+    const bool is_ok = open_memory(&self, run->has_chosen) && perf_rank_init(&self) && check_dtypes(&self) &&
+                       measure_with_peers(&self);
+    perf_memory_close(&self.memory);
+    return is_ok;
 }
 
 static void *run_and_leave(void *argument) {
@@ -148,6 +161,9 @@ static void *run_and_leave(void *argument) {
 static gsync_comm_options comm_options(const perf_options *options) {
     gsync_comm_options chosen = GSYNC_COMM_OPTIONS_INIT;
     chosen.progress = options->progress;
+    chosen.nccl_ctas_max = options->ctas;
+    chosen.allows_shared_device = options->shares_gpu;
+    chosen.nccl_registers_memory = options->registers;
     return chosen;
 }
 
@@ -158,7 +174,7 @@ static bool run_threads(const perf_options *options, const perf_peers *peers) {
     gsync_comm **comms = calloc((size_t)ranks, sizeof(gsync_comm *));
     bool is_ok = runs != NULL && comms != NULL;
     if (!is_ok || gsync_comm_threads(comms, ranks, &chosen) != GSYNC_OK) {
-        fprintf(stderr, "allreduce_perf: %s\n", is_ok ? gsync_last_error() : "not enough memory");
+        fprintf(stderr, "%s: %s\n", perf_program_own.name, is_ok ? gsync_last_error() : "not enough memory");
         free(runs);
         free(comms);
         return false;
@@ -167,7 +183,7 @@ static bool run_threads(const perf_options *options, const perf_peers *peers) {
     for (; started < ranks; started++) {
         runs[started] = (rank_run){.options = options, .peers = peers, .comm = comms[started]};
         if (pthread_create(&runs[started].thread, NULL, run_and_leave, &runs[started]) != 0) {
-            fprintf(stderr, "allreduce_perf: no thread for rank %d\n", started);
+            fprintf(stderr, "%s: no thread for rank %d\n", perf_program_own.name, started);
             gsync_comm_abort(comms[started], "not all ranks could be started");
             break;
         }
@@ -186,14 +202,28 @@ static bool run_threads(const perf_options *options, const perf_peers *peers) {
     return is_ok;
 }
 
+/* Ranks that meet on their GPUs have to know which before; others know their number on the host only after. */
+static bool choose_early(bool *has_chosen) {
+    const char *local_rank = perf_program_own.is_on_gpu ? getenv("LOCAL_RANK") : NULL;
+    const char *problem = local_rank != NULL ? perf_memory_choose((int)strtol(local_rank, NULL, 10)) : NULL;
+    *has_chosen = local_rank != NULL;
+    if (problem != NULL) {
+        fprintf(stderr, "%s: the gradients' memory: %s\n", perf_program_own.name, problem);
+    }
+    return problem == NULL;
+}
+
 static bool run_process(const perf_options *options, const perf_peers *peers) {
     const gsync_comm_options chosen = comm_options(options);
     rank_run run = {.options = options, .peers = peers};
+    if (!choose_early(&run.has_chosen)) {
+        return false;
+    }
     if (peers->count > 0 && options->tunes_malloc) {
         perf_peers_tune_malloc();
     }
     if (gsync_comm_create(&run.comm, &chosen) != GSYNC_OK) {
-        fprintf(stderr, "allreduce_perf: %s\n", gsync_last_error());
+        fprintf(stderr, "%s: %s\n", perf_program_own.name, gsync_last_error());
         return false;
     }
     run_and_leave(&run);
@@ -209,13 +239,16 @@ static int launcher_rank(void) {
             return (int)strtol(rank, NULL, 10);
         }
     }
+    if (perf_program_own.is_on_gpu && getenv("WORLD_SIZE") != NULL && getenv("RANK") != NULL) {
+        return (int)strtol(getenv("RANK"), NULL, 10); /* torchrun's */
+    }
     return -1;
 }
 
 /* Of options that look right alone. NULL: none. Finds the peers. */
 static const char *find_problem(const perf_options *options, perf_peers *peers, bool has_launcher) {
     if (!perf_peers_find(options->peers, peers)) {
-        return "--peer: this build knows no such peers, or one is named twice";
+        return perf_program_own.peers_wanted;
     }
     for (int i = 0; i < peers->count; i++) {
         if (options->thread_ranks != 0 && !peers->peer[i]->takes_threads) {
@@ -223,7 +256,8 @@ static const char *find_problem(const perf_options *options, perf_peers *peers, 
         }
     }
     if (options->thread_ranks != 0 && has_launcher) {
-        return "--ranks is for ranks that are threads, and not under mpirun";
+        return perf_program_own.is_on_gpu ? "--ranks is for ranks that are threads, and not under mpirun or torchrun"
+                                          : "--ranks is for ranks that are threads, and not under mpirun";
     }
     return NULL;
 }
@@ -240,7 +274,7 @@ int main(int argc, char **argv) {
     const char *problem = find_problem(&options, &peers, rank >= 0);
     if (problem != NULL) {
         if (is_speaker) {
-            fprintf(stderr, "allreduce_perf: %s\n", problem);
+            fprintf(stderr, "%s: %s\n", perf_program_own.name, problem);
         }
         return EXIT_USAGE;
     }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "perf_json.h"
+#include "perf_program.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 /* Grows when a member vanishes or changes its meaning. Since 2: peers in place of peer. */
 enum { JSON_VERSION = 2 };
@@ -45,10 +47,16 @@ static void write_options(const perf_options *options, FILE *file) {
     fprintf(file,
             "  \"options\": {\"minbytes\": %zu, \"maxbytes\": %zu, \"stepfactor\": %zu, \"stepbytes\": %zu, "
             "\"iters\": %d, \"warmup_iters\": %d, \"check\": %d, \"progress\": \"%s\", \"tensors\": %d, "
-            "\"peer_malloc\": \"%s\", \"self_test\": %s},\n",
+            "\"peer_malloc\": \"%s\", \"self_test\": %s",
             options->min_bytes, options->max_bytes, options->step_factor, options->step_bytes, options->iterations,
             options->warmups, options->checks, perf_progress_name(options->progress), options->tensors,
             options->tunes_malloc ? "tuned" : "default", options->self_test ? "true" : "false");
+    if (perf_program_own.is_on_gpu) {
+        fprintf(file, ", \"ctas\": %u, \"share_gpu\": %s, \"register\": %s, \"clock\": \"%s\"", options->ctas,
+                options->shares_gpu ? "true" : "false", options->registers ? "true" : "false",
+                options->uses_stream_clock ? "gpu" : "host");
+    }
+    fputs("},\n", file);
 }
 
 static void write_figures(const perf_report *report, const perf_row *row, int way, FILE *file) {
@@ -76,7 +84,7 @@ static void write_figures(const perf_report *report, const perf_row *row, int wa
 static void write_limit_share(const perf_report *report, const perf_row *row, FILE *file) {
     double share = 0.0;
     for (int i = 0; i < report->facts.peers->count; i++) {
-        if (report->facts.peers->peer[i] == &perf_peer_limit) {
+        if (strcmp(report->facts.peers->peer[i]->name, "limit") == 0) {
             share = perf_ratio(&row->of[PERF_PEER_FIRST + i], &row->of[PERF_IN_PLACE]);
         }
     }
@@ -113,15 +121,48 @@ static void write_peers(const perf_report *report, FILE *file) {
     fputs("},\n", file);
 }
 
+static void write_least(const perf_report *report, gsync_dtype dtype, int peer_way, perf_way way, FILE *file) {
+    const perf_least least = perf_report_least(report, dtype, peer_way, way);
+    if (least.row == NULL) {
+        fputs("null", file);
+    } else {
+        fprintf(file, "%.6f", least.ratio);
+    }
+}
+
+static void write_peer_least(const perf_report *report, int peer_way, FILE *file) {
+    const perf_options *options = report->facts.options;
+    for (int i = 0; i < options->dtype_count; i++) {
+        fprintf(file, "%s\"%s\": {\"out_of_place\": ", i == 0 ? "" : ", ", perf_dtype_name(options->dtypes[i]));
+        write_least(report, options->dtypes[i], peer_way, PERF_OUT_OF_PLACE, file);
+        fputs(", \"in_place\": ", file);
+        write_least(report, options->dtypes[i], peer_way, PERF_IN_PLACE, file);
+        fputs("}", file);
+    }
+}
+
+static void write_least_ratios(const perf_report *report, FILE *file) {
+    fputs("  \"least_ratios\": {", file);
+    for (int way = PERF_PEER_FIRST; way < perf_report_way_count(report); way++) {
+        fprintf(file, "%s\"%s\": {", way == PERF_PEER_FIRST ? "" : ", ", perf_report_way_name(report, way));
+        write_peer_least(report, way, file);
+        fputs("}", file);
+    }
+    fputs("},\n", file);
+}
+
 void perf_json_write(const perf_report *report, FILE *file) {
     fputs("{\n", file);
-    write_member(file, "program", "allreduce_perf");
+    write_member(file, "program", perf_program_own.name);
     fprintf(file, "  \"json_version\": %d,\n", JSON_VERSION);
     write_member(file, "library_version", gsync_version());
     fprintf(file, "  \"ranks\": %d,\n", report->facts.world);
     write_member(file, "transport", report->facts.transport);
     write_member(file, "cpu", report->machine.cpu);
     fprintf(file, "  \"cpus_online\": %ld,\n", report->machine.cpus);
+    if (perf_program_own.is_on_gpu) {
+        write_member(file, "gpu", report->facts.memory);
+    }
     write_member(file, "build_type", report->machine.build_type);
     write_member(file, "compiler", report->machine.compiler);
     write_member(file, "flags", report->machine.flags);
@@ -142,6 +183,9 @@ void perf_json_write(const perf_report *report, FILE *file) {
                 report->wrong == 0 ? "true" : "false");
     } else {
         fputs("  \"out_of_bounds\": null,\n  \"ok\": null,\n", file);
+    }
+    if (perf_program_own.is_on_gpu) {
+        write_least_ratios(report, file);
     }
     fprintf(file, "  \"avg_busbw\": %.6f\n}\n", perf_report_average_busbw(report));
 }

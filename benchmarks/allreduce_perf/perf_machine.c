@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "perf_machine.h"
+#include "perf_program.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -46,6 +47,10 @@ void perf_machine_init(perf_machine *machine) {
     machine->flags = ALLREDUCE_PERF_FLAGS;
 }
 
+static bool starts_with(const char *entry, const char *start) {
+    return strncmp(entry, start, strlen(start)) == 0;
+}
+
 void perf_machine_settings(void (*take)(void *user, const char *setting), void *user) {
     static const char *const starts[] = {"OMPI_MCA_btl",
                                          "OMPI_MCA_coll",
@@ -59,7 +64,12 @@ void perf_machine_settings(void (*take)(void *user, const char *setting), void *
                                          "LD_PRELOAD"};
     for (char **entry = environ; *entry != NULL; entry++) {
         for (size_t i = 0; i < sizeof starts / sizeof *starts; i++) {
-            if (strncmp(*entry, starts[i], strlen(starts[i])) == 0) {
+            if (starts_with(*entry, starts[i])) {
+                take(user, *entry);
+            }
+        }
+        for (const char *const *start = perf_program_own.settings; *start != NULL; start++) {
+            if (starts_with(*entry, *start)) {
                 take(user, *entry);
             }
         }

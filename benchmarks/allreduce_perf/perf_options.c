@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "perf_options.h"
+#include "perf_program.h"
 
 #include <ctype.h>
 #include <getopt.h>
@@ -13,6 +14,7 @@ enum {
     RANKS_MAX = 1024,
     TENSORS_MAX = 65536,
     ITERATIONS_MAX = 1000000,
+    CTAS_MAX = 64, /* NCCL's */
     BYTES_DEFAULT = 32 << 20,
     STEP_DEFAULT = 1 << 20
 };
@@ -27,7 +29,11 @@ enum {
     OPTION_PEER_MALLOC,
     OPTION_JSON,
     OPTION_CSV,
-    OPTION_SELF_TEST
+    OPTION_SELF_TEST,
+    OPTION_CTAS,
+    OPTION_CLOCK,
+    OPTION_SHARE_GPU,
+    OPTION_REGISTER
 };
 
 typedef struct name_of {
@@ -43,58 +49,11 @@ static const name_of WAYS[] = {
     {"out-of-place", PERF_OUT_OF_PLACE}, {"in-place", PERF_IN_PLACE}, {"scattered", PERF_SCATTERED}};
 static const name_of OPS[] = {{"sum", GSYNC_SUM}, {"avg", GSYNC_MEAN}};
 
-static const char HELP[] =
-    "Measures the all-reduce of one gradient, prints nccl-tests' columns, and checks every element of every result.\n"
-    "    allreduce_perf --ranks 2 [OPTION...]           2 threads of this process are the ranks\n"
-    "    mpirun -n 2 allreduce_perf [OPTION...]         2 processes are\n"
-    "\n"
-    "  -b, --minbytes SIZE        smallest size (32M; with -e alone: that)\n"
-    "  -e, --maxbytes SIZE        largest size (32M; with -b alone: that). SIZE may end in K, M or G: 1024, 1024^2, "
-    "^3\n"
-    "  -f, --stepfactor N         each size is the last one times N\n"
-    "  -i, --stepbytes SIZE       without -f: each size is the last one plus SIZE (1M)\n"
-    "  -n, --iters N              timed calls per size (20)\n"
-    "  -w, --warmup_iters N       calls before them, not timed; at least 1 (5)\n"
-    "  -c, --check 0|1            compare every element after every call, warm-up included (1)\n"
-    "  -d, --datatype TYPE        float, double, half, bfloat16 or all (float)\n"
-    "  -o, --op OP                sum, avg or all (sum)\n"
-    "      --ranks N              the ranks are N threads; not under mpirun\n"
-    "      --progress WHO         who moves the buckets: auto, helper (a thread) or caller (auto)\n"
-    "      --tensors N            the gradient in N tensors of uneven sizes, in one bucket: in-place in the bucket, "
-    "and\n"
-    "                             scattered, each in private memory of its own (1: one tensor, and no scattered)\n"
-    "      --ways WAY[,WAY...]    out-of-place, in-place, scattered: measure no others of the library's (all)\n"
-    "      --peer NAME[,NAME...]  others of the same bytes, round by round in turn with the library:\n"
-    "                               limit   the memory traffic of an all-reduce in place, and nothing else\n"
-    "                               mpi     MPI_Allreduce. Under mpirun, as gloo\n"
-    "                               gloo    all of gloo-ring, gloo-ring-chunked, gloo-halving-doubling, gloo-bcube\n"
-    "      --peer-malloc HOW      tuned: the C library keeps memory that peers free; default: as it is (tuned)\n"
-    "      --json FILE            the results, with more about each. With - in place of FILE: to stdout, and no table\n"
-    "      --csv FILE             the same figures, a line for each size and way\n"
-    "      --self-test            spoil one bit of one result: must report 1 wrong and exit with 1\n"
-    "  -h, --help                 this text\n"
-    "\n"
-    "  out-of-place   the gradient is in private memory. Between processes what others add up of it is copied to "
-    "where\n"
-    "                 they can read it, and back; threads read each other's, and --json says how much was copied\n"
-    "  in-place       the gradient lives in the library's bucket (gsync_reducer_grad); nothing is copied\n"
-    "  time           microseconds from gsync_begin to the end of gsync_finish on the slowest rank; the median call\n"
-    "  algbw          size / time, in 10^9 bytes per second\n"
-    "  busbw          algbw x 2(n-1)/n for n ranks\n"
-    "  #wrong         elements with a wrong value, over all calls and ranks\n"
-    "  scattered      the gradient is many tensors in private memory; x-in: its time over the in-place time\n"
-    "  a peer         its time; x-out and x-in are its time over the library's out-of-place and in-place time, so "
-    "that\n"
-    "                 the limit's x-in is the in-place way's share of what memory allows\n"
-    "  stalls         (shown if there are any) timed calls slower than the median by more than 3 ms\n"
-    "\n"
-    "Exit status: 0 when everything went well, 1 when a value was wrong or something failed, 2 for a wrong option.\n";
-
 static bool complain(bool is_speaker, const char *format, ...) {
     if (is_speaker) {
         va_list arguments;
         va_start(arguments, format);
-        fputs("allreduce_perf: ", stderr);
+        fprintf(stderr, "%s: ", perf_program_own.name);
         vfprintf(stderr, format, arguments);
         fputs("; --help lists the options\n", stderr);
         va_end(arguments);
@@ -213,6 +172,20 @@ static bool parse_malloc(const char *word, perf_options *options) {
     return options->tunes_malloc || strcmp(word, "default") == 0;
 }
 
+static bool parse_ctas(const char *word, unsigned *ctas) {
+    int value;
+    if (!parse_count(word, 1, CTAS_MAX, &value)) {
+        return false;
+    }
+    *ctas = (unsigned)value;
+    return true;
+}
+
+static bool parse_clock(const char *word, perf_options *options) {
+    options->uses_stream_clock = strcmp(word, "gpu") == 0;
+    return options->uses_stream_clock || strcmp(word, "host") == 0;
+}
+
 static bool take_file(const char *word, const char **file) {
     *file = word;
     return *word != '\0';
@@ -233,6 +206,13 @@ static bool take_factor(const char *word, size_t *factor) {
         return false;
     }
     *factor = (size_t)value;
+    return true;
+}
+
+static bool take_switch(int option, perf_options *options) {
+    options->self_test |= option == OPTION_SELF_TEST;
+    options->shares_gpu |= option == OPTION_SHARE_GPU;
+    options->registers |= option == OPTION_REGISTER;
     return true;
 }
 
@@ -274,9 +254,12 @@ static bool take(int option, const char *word, perf_options *options) {
         return take_file(word, &options->json);
     case OPTION_CSV:
         return take_file(word, &options->csv);
+    case OPTION_CTAS:
+        return parse_ctas(word, &options->ctas);
+    case OPTION_CLOCK:
+        return parse_clock(word, options);
     default:
-        options->self_test = true;
-        return true;
+        return take_switch(option, options);
     }
 }
 
@@ -323,27 +306,49 @@ size_t perf_options_next_size(const perf_options *options, size_t bytes) {
     return options->step_bytes <= options->max_bytes - bytes ? bytes + options->step_bytes : 0;
 }
 
+/* Long options, and of which program they are. */
+enum { OF_BOTH, OF_HOST, OF_GPU };
+static const struct {
+    struct option option;
+    int of;
+} NAMES[] = {{{"minbytes", required_argument, NULL, 'b'}, OF_BOTH},
+             {{"maxbytes", required_argument, NULL, 'e'}, OF_BOTH},
+             {{"stepfactor", required_argument, NULL, 'f'}, OF_BOTH},
+             {{"stepbytes", required_argument, NULL, 'i'}, OF_BOTH},
+             {{"iters", required_argument, NULL, 'n'}, OF_BOTH},
+             {{"warmup_iters", required_argument, NULL, 'w'}, OF_BOTH},
+             {{"check", required_argument, NULL, 'c'}, OF_BOTH},
+             {{"datatype", required_argument, NULL, 'd'}, OF_BOTH},
+             {{"op", required_argument, NULL, 'o'}, OF_BOTH},
+             {{"ranks", required_argument, NULL, OPTION_RANKS}, OF_BOTH},
+             {{"tensors", required_argument, NULL, OPTION_TENSORS}, OF_BOTH},
+             {{"ways", required_argument, NULL, OPTION_WAYS}, OF_BOTH},
+             {{"peer", required_argument, NULL, OPTION_PEER}, OF_BOTH},
+             {{"peer-malloc", required_argument, NULL, OPTION_PEER_MALLOC}, OF_HOST},
+             {{"progress", required_argument, NULL, OPTION_PROGRESS}, OF_BOTH},
+             {{"json", required_argument, NULL, OPTION_JSON}, OF_BOTH},
+             {{"csv", required_argument, NULL, OPTION_CSV}, OF_BOTH},
+             {{"self-test", no_argument, NULL, OPTION_SELF_TEST}, OF_BOTH},
+             {{"ctas", required_argument, NULL, OPTION_CTAS}, OF_GPU},
+             {{"clock", required_argument, NULL, OPTION_CLOCK}, OF_GPU},
+             {{"share-gpu", no_argument, NULL, OPTION_SHARE_GPU}, OF_GPU},
+             {{"register", no_argument, NULL, OPTION_REGISTER}, OF_GPU},
+             {{"help", no_argument, NULL, 'h'}, OF_BOTH},
+             {{NULL, 0, NULL, 0}, OF_BOTH}};
+
+/* As many at most as NAMES has. */
+static void choose_names(struct option *names) {
+    const int other = perf_program_own.is_on_gpu ? OF_HOST : OF_GPU;
+    for (size_t i = 0; i < sizeof NAMES / sizeof *NAMES; i++) {
+        if (NAMES[i].of != other) {
+            *names++ = NAMES[i].option;
+        }
+    }
+}
+
 perf_verdict perf_options_parse(perf_options *options, int argc, char **argv, bool is_speaker) {
-    static const struct option names[] = {{"minbytes", required_argument, NULL, 'b'},
-                                          {"maxbytes", required_argument, NULL, 'e'},
-                                          {"stepfactor", required_argument, NULL, 'f'},
-                                          {"stepbytes", required_argument, NULL, 'i'},
-                                          {"iters", required_argument, NULL, 'n'},
-                                          {"warmup_iters", required_argument, NULL, 'w'},
-                                          {"check", required_argument, NULL, 'c'},
-                                          {"datatype", required_argument, NULL, 'd'},
-                                          {"op", required_argument, NULL, 'o'},
-                                          {"ranks", required_argument, NULL, OPTION_RANKS},
-                                          {"tensors", required_argument, NULL, OPTION_TENSORS},
-                                          {"ways", required_argument, NULL, OPTION_WAYS},
-                                          {"peer", required_argument, NULL, OPTION_PEER},
-                                          {"peer-malloc", required_argument, NULL, OPTION_PEER_MALLOC},
-                                          {"progress", required_argument, NULL, OPTION_PROGRESS},
-                                          {"json", required_argument, NULL, OPTION_JSON},
-                                          {"csv", required_argument, NULL, OPTION_CSV},
-                                          {"self-test", no_argument, NULL, OPTION_SELF_TEST},
-                                          {"help", no_argument, NULL, 'h'},
-                                          {NULL, 0, NULL, 0}};
+    struct option names[sizeof NAMES / sizeof *NAMES];
+    choose_names(names);
     *options = (perf_options){.step_bytes = STEP_DEFAULT,
                               .iterations = 20,
                               .warmups = 5,
@@ -354,12 +359,12 @@ perf_verdict perf_options_parse(perf_options *options, int argc, char **argv, bo
                               .op_count = 1,
                               .tensors = 1,
                               .uses_way = {true, true, true},
-                              .tunes_malloc = true};
+                              .tunes_malloc = !perf_program_own.is_on_gpu};
     opterr = is_speaker ? 1 : 0;
     for (int found; (found = getopt_long(argc, argv, "b:e:f:i:n:w:c:d:o:h", names, NULL)) != -1;) {
         if (found == 'h') {
             if (is_speaker) {
-                fputs(HELP, stdout);
+                fputs(perf_program_own.help, stdout);
             }
             return PERF_HELP_GIVEN;
         }

@@ -2,7 +2,7 @@
 #ifndef PERF_OPTIONS_H
 #define PERF_OPTIONS_H
 
-/* The command line of allreduce_perf: nccl-tests' options where they exist there. */
+/* The command line: nccl-tests' options where they exist there. */
 
 #include "perf_row.h"
 
@@ -29,6 +29,11 @@ typedef struct perf_options {
     const char *json;               /* NULL: none; "-": stdout, and no table */
     const char *csv;                /* the same */
     bool self_test;
+    /* On GPUs: */
+    unsigned ctas;          /* 0: NCCL's choice */
+    bool shares_gpu;        /* several ranks may use one */
+    bool registers;         /* memory is made known to NCCL */
+    bool uses_stream_clock; /* else the host's */
 } perf_options;
 
 typedef enum perf_verdict { PERF_RUN, PERF_HELP_GIVEN, PERF_WRONG } perf_verdict;

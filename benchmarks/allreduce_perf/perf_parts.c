@@ -3,13 +3,10 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 /* As in a model: matrices, and small vectors between them. */
 static const size_t WEIGHTS[] = {64, 1, 16, 1, 36, 4, 1};
 enum { WEIGHT_COUNT = sizeof WEIGHTS / sizeof *WEIGHTS };
-
-enum { LINE_BYTES = 64, PAGE_BYTES = 4096, HUGE_PAGE_BYTES = 2 << 20 };
 
 /* The sum of the first `tensors` weights. */
 static size_t weight_before(size_t tensors) {
@@ -28,9 +25,9 @@ static size_t first_of(size_t part, size_t parts, size_t elements) {
     return part + rest / total * before + rest % total * before / total;
 }
 
-bool perf_parts_init(perf_parts *parts, size_t elements, size_t element_bytes, int tensors) {
+bool perf_parts_init(perf_parts *parts, perf_memory *memory, size_t elements, size_t element_bytes, int tensors) {
     const size_t count = (size_t)tensors < elements ? (size_t)tensors : elements;
-    *parts = (perf_parts){calloc(count, sizeof(perf_part)), count, element_bytes};
+    *parts = (perf_parts){calloc(count, sizeof(perf_part)), count, element_bytes, memory};
     if (parts->part == NULL) {
         parts->count = 0;
         return false;
@@ -44,23 +41,10 @@ bool perf_parts_init(perf_parts *parts, size_t elements, size_t element_bytes, i
     return true;
 }
 
-/* Large tensors get large pages where the system has them: the peers' memory is not to be slower than it could be. */
-static void *allocate(size_t bytes) {
-    const size_t align = bytes >= HUGE_PAGE_BYTES ? HUGE_PAGE_BYTES : (bytes >= PAGE_BYTES ? PAGE_BYTES : LINE_BYTES);
-    const size_t rounded = (bytes + align - 1) / align * align;
-    void *memory = aligned_alloc(align, rounded);
-#if defined(MADV_HUGEPAGE)
-    if (memory != NULL && align == HUGE_PAGE_BYTES) {
-        madvise(memory, rounded, MADV_HUGEPAGE);
-    }
-#endif
-    return memory;
-}
-
 bool perf_parts_allocate(perf_parts *parts) {
     for (size_t i = 0; i < parts->count; i++) {
         perf_part *part = &parts->part[i];
-        part->owned = allocate(part->count * parts->element_bytes);
+        part->owned = perf_memory_allocate(parts->memory, part->count * parts->element_bytes);
         part->buffer = part->owned;
         if (part->owned == NULL) {
             return false;
@@ -71,30 +55,68 @@ bool perf_parts_allocate(perf_parts *parts) {
 
 void perf_parts_clear(perf_parts *parts) {
     for (size_t i = 0; i < parts->count; i++) {
-        free(parts->part[i].owned);
+        if (parts->part[i].owned != NULL) {
+            perf_memory_free(parts->memory, parts->part[i].owned);
+        }
     }
     free(parts->part);
     *parts = (perf_parts){0};
 }
 
-void perf_parts_fill(const perf_parts *parts, const perf_values *values, unsigned call) {
-    for (size_t i = 0; i < parts->count; i++) {
-        const perf_part *part = &parts->part[i];
-        perf_values_fill(values, call, part->first, part->buffer, part->count);
-    }
+/* From the element `done` of a part on. */
+static perf_piece piece_of(const perf_parts *parts, const perf_part *part, size_t done) {
+    unsigned char *at = (unsigned char *)part->buffer + done * parts->element_bytes;
+    return perf_memory_piece(parts->memory, at, (part->count - done) * parts->element_bytes);
 }
 
-size_t perf_parts_wrong(const perf_parts *parts, const perf_values *values, unsigned call, gsync_op op) {
-    size_t wrong = 0;
-    for (size_t i = 0; i < parts->count; i++) {
-        const perf_part *part = &parts->part[i];
-        wrong += perf_values_wrong(values, call, op, part->first, part->buffer, part->count);
+static const char *fill(const perf_parts *parts, const perf_part *part, const perf_values *values, unsigned call) {
+    const char *problem = NULL;
+    for (size_t done = 0; done < part->count && problem == NULL;) {
+        const perf_piece piece = piece_of(parts, part, done);
+        const size_t elements = piece.bytes / parts->element_bytes;
+        perf_values_fill(values, call, part->first + done, piece.host, elements);
+        problem = perf_memory_put(parts->memory, &piece);
+        done += elements;
     }
-    return wrong;
+    return problem;
 }
 
-void perf_parts_spoil(const perf_parts *parts) {
+const char *perf_parts_fill(const perf_parts *parts, const perf_values *values, unsigned call) {
+    const char *problem = NULL;
+    for (size_t i = 0; i < parts->count && problem == NULL; i++) {
+        problem = fill(parts, &parts->part[i], values, call);
+    }
+    return problem;
+}
+
+static const char *count_wrong(const perf_parts *parts, const perf_part *part, const perf_values *values, unsigned call,
+                               gsync_op op, int64_t *wrong) {
+    for (size_t done = 0; done < part->count;) {
+        const perf_piece piece = piece_of(parts, part, done);
+        const size_t elements = piece.bytes / parts->element_bytes;
+        const char *problem = perf_memory_get(parts->memory, &piece);
+        if (problem != NULL) {
+            return problem;
+        }
+        *wrong += (int64_t)perf_values_wrong(values, call, op, part->first + done, piece.host, elements);
+        done += elements;
+    }
+    return NULL;
+}
+
+const char *perf_parts_count_wrong(const perf_parts *parts, const perf_values *values, unsigned call, gsync_op op,
+                                   int64_t *wrong) {
+    const char *problem = NULL;
+    for (size_t i = 0; i < parts->count && problem == NULL; i++) {
+        problem = count_wrong(parts, &parts->part[i], values, call, op, wrong);
+    }
+    return problem;
+}
+
+const char *perf_parts_spoil(const perf_parts *parts) {
     const perf_part *last = &parts->part[parts->count - 1];
-    unsigned char *element = (unsigned char *)last->buffer + (last->count - 1) * parts->element_bytes;
-    *element ^= 1u;
+    const perf_piece piece = piece_of(parts, last, last->count - 1);
+    const char *problem = perf_memory_get(parts->memory, &piece);
+    *(unsigned char *)piece.host ^= 1u;
+    return problem != NULL ? problem : perf_memory_put(parts->memory, &piece);
 }

@@ -1,25 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "perf_peer.h"
+#include "perf_program.h"
 
 #include <string.h>
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
-
-/* Some belong to a group, which may be named in place of each. */
-static const struct known_peer {
-    const char *group;
-    const perf_peer *peer;
-} KNOWN[] = {
-    {"limit", &perf_peer_limit},
-#if GS_HAVE_MPI
-    {"mpi", &perf_peer_mpi},
-#endif
-#if GS_HAVE_GLOO
-    {"gloo", &perf_peer_gloo_ring},  {"gloo", &perf_peer_gloo_ring_chunked}, {"gloo", &perf_peer_gloo_halving_doubling},
-    {"gloo", &perf_peer_gloo_bcube},
-#endif
-};
 
 static bool is_word(const char *word, const char *names, size_t length) {
     return strlen(word) == length && strncmp(word, names, length) == 0;
@@ -37,14 +23,15 @@ static bool has(const perf_peers *peers, const perf_peer *peer) {
 /* The peers of one word. */
 static bool add(const char *word, size_t length, perf_peers *peers) {
     bool is_known = false;
-    for (size_t i = 0; i < sizeof KNOWN / sizeof *KNOWN; i++) {
-        if (!is_word(KNOWN[i].group, word, length) && !is_word(KNOWN[i].peer->name, word, length)) {
+    for (size_t i = 0; i < perf_program_own.peer_count; i++) {
+        const perf_known_peer *known = &perf_program_own.peers[i];
+        if (!is_word(known->group, word, length) && !is_word(known->peer->name, word, length)) {
             continue;
         }
-        if (peers->count == PERF_PEERS_MAX || has(peers, KNOWN[i].peer)) {
+        if (peers->count == PERF_PEERS_MAX || has(peers, known->peer)) {
             return false;
         }
-        peers->peer[peers->count++] = KNOWN[i].peer;
+        peers->peer[peers->count++] = known->peer;
         is_known = true;
     }
     return is_known;

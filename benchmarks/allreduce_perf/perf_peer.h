@@ -9,6 +9,7 @@
  * All these are collective. Texts that are returned say what went wrong, and NULL that nothing did.
  */
 
+#include "perf_memory.h"
 #include "perf_row.h"
 
 #ifdef __cplusplus
@@ -20,6 +21,8 @@ typedef struct perf_peer_ranks {
     int rank;
     int world;
     bool is_one_host;
+    perf_memory *memory;
+    const struct perf_options *options;
 } perf_peer_ranks;
 
 typedef struct perf_peer {
@@ -43,7 +46,7 @@ typedef struct perf_peers {
     int count;
 } perf_peers;
 
-/* names: of peers or of groups of them, with commas between; NULL: none. False: this build has no such peers, or they
+/* names: of peers or of groups of them, with commas between; NULL: none. False: this program has no such peers, or they
  * are too many, or one comes twice. */
 bool perf_peers_find(const char *names, perf_peers *peers);
 
@@ -53,13 +56,16 @@ bool perf_peers_find(const char *names, perf_peers *peers);
  */
 void perf_peers_tune_malloc(void);
 
-/* In all builds; with MPI; and with gloo. */
+/* On the host in all builds; with MPI; and with gloo. */
 extern const perf_peer perf_peer_limit;
 extern const perf_peer perf_peer_mpi;
 extern const perf_peer perf_peer_gloo_ring;
 extern const perf_peer perf_peer_gloo_ring_chunked;
 extern const perf_peer perf_peer_gloo_halving_doubling;
 extern const perf_peer perf_peer_gloo_bcube;
+
+/* On GPUs. */
+extern const perf_peer perf_peer_nccl;
 
 #ifdef __cplusplus
 }

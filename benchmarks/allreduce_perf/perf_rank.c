@@ -1,18 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "perf_rank.h"
+#include "perf_program.h"
 
 #include <sched.h>
 #include <stdio.h>
 #include <time.h>
 
-/* Longer than it takes to wake a rank that fell asleep while it waited for the others. */
-static const int64_t START_NS = 100000;
-
 /* The last of it without giving the processor away, so that all are there on time. */
 static const int64_t SPIN_NS = 2000;
 
 bool perf_rank_fail(const perf_rank *self, const char *what, const char *why) {
-    fprintf(stderr, "allreduce_perf: rank %d: %s: %s\n", self->rank, what, why);
+    fprintf(stderr, "%s: rank %d: %s: %s\n", perf_program_own.name, self->rank, what, why);
     gsync_comm_abort(self->comm, what);
     return false;
 }
@@ -23,6 +21,10 @@ bool perf_rank_check(const perf_rank *self, const char *what, gsync_status statu
 
 bool perf_rank_check_peer(const perf_rank *self, const perf_peer *peer, const char *problem) {
     return problem == NULL || perf_rank_fail(self, peer->name, problem);
+}
+
+bool perf_rank_check_memory(const perf_rank *self, const char *problem) {
+    return problem == NULL || perf_rank_fail(self, "the gradients' memory", problem);
 }
 
 bool perf_rank_init(perf_rank *self) {
@@ -48,7 +50,8 @@ int64_t perf_clock_ns(void) {
  * from there, a call of 1 us would show the barrier. So they agree on a moment that is still to come.
  */
 bool perf_rank_line_up(const perf_rank *self, int64_t *start_ns) {
-    int64_t start = perf_clock_ns() + START_NS;
+    const int64_t head_start_ns = perf_program_own.head_start_ns;
+    int64_t start = perf_clock_ns() + head_start_ns;
     if (!perf_rank_check(self, "lining up", gsync_allreduce(self->comm, &start, 1, GSYNC_INT64, GSYNC_MAX))) {
         return false;
     }
@@ -57,7 +60,7 @@ bool perf_rank_line_up(const perf_rank *self, int64_t *start_ns) {
         return true;
     }
     /* No rank can have asked for a moment further away than this: or the clocks are not common after all. */
-    if (start - *start_ns > START_NS) {
+    if (start - *start_ns > head_start_ns) {
         return true;
     }
     *start_ns = start;

@@ -15,7 +15,8 @@ typedef struct perf_rank {
     gsync_comm *comm; /* the rank's own */
     int rank;
     int world;
-    bool shares_clock; /* all ranks are on one host */
+    perf_memory *memory; /* the gradients' */
+    bool shares_clock;   /* all ranks are on one host */
     const perf_peers *peers;
     void *peer_states[PERF_PEERS_MAX]; /* of those that are open */
     perf_report *report;               /* of rank 0; NULL on the others */
@@ -27,8 +28,9 @@ bool perf_rank_fail(const perf_rank *self, const char *what, const char *why);
 /* Whether the call succeeded; fails the rank if not. */
 bool perf_rank_check(const perf_rank *self, const char *what, gsync_status status);
 
-/* The same for what a peer's calls return. */
+/* The same for what a peer's calls return, and those of perf_memory.h. */
 bool perf_rank_check_peer(const perf_rank *self, const perf_peer *peer, const char *problem);
+bool perf_rank_check_memory(const perf_rank *self, const char *problem);
 
 /* Collective. Finds out rank, world and shares_clock from comm. */
 bool perf_rank_init(perf_rank *self);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { RATIO_BYTES_MIN = 1 << 20 };
+
 int perf_report_way_count(const perf_report *report) {
     return PERF_PEER_FIRST + report->facts.peers->count;
 }
@@ -18,6 +20,19 @@ const char *perf_report_way_name(const perf_report *report, int way) {
 
 double perf_report_average_busbw(const perf_report *report) {
     return report->busbw_count > 0 ? report->busbw_sum / report->busbw_count : 0.0;
+}
+
+perf_least perf_report_least(const perf_report *report, gsync_dtype dtype, int peer_way, perf_way library_way) {
+    perf_least least = {0};
+    for (size_t i = 0; i < report->row_count; i++) {
+        const perf_row *row = &report->rows[i];
+        const double ratio = perf_ratio(&row->of[peer_way], &row->of[library_way]);
+        const bool counts = row->dtype == dtype && row->bytes >= RATIO_BYTES_MIN && ratio > 0.0;
+        if (counts && (least.row == NULL || ratio < least.ratio)) {
+            least = (perf_least){ratio, row};
+        }
+    }
+    return least;
 }
 
 /* name: NULL: none. "-": stdout. */

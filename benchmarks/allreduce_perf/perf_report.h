@@ -14,6 +14,7 @@ typedef struct perf_facts {
     const perf_options *options;
     int world;
     const char *transport; /* stays the communicator's */
+    const char *memory;    /* stays that of the memory; NULL: nothing to say */
     const perf_peers *peers;
     const char *peer_words[PERF_PEERS_MAX]; /* each peer's description */
 } perf_facts;
@@ -43,6 +44,14 @@ void perf_report_row(perf_report *report, const perf_row *row);
 bool perf_report_close(perf_report *report, bool is_complete);
 
 double perf_report_average_busbw(const perf_report *report);
+
+typedef struct perf_least {
+    double ratio;        /* of a peer's time over the library's */
+    const perf_row *row; /* NULL: there is none */
+} perf_least;
+
+/* Of all rows of the type and at least 1 MiB; below that it is the start of a collective that counts. */
+perf_least perf_report_least(const perf_report *report, gsync_dtype dtype, int peer_way, perf_way library_way);
 
 /* How many ways this report can have: the library's and the peers'. */
 int perf_report_way_count(const perf_report *report);

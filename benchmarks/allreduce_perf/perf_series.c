@@ -31,6 +31,7 @@ static bool open_reducer(const series *s, way *w) {
     const perf_rank *self = s->self;
     gsync_options options = GSYNC_OPTIONS_INIT;
     options.strategy = GSYNC_STRATEGY_SINGLE;
+    options.memory = perf_memory_kind;
     options.op = s->row->op;
     if (!perf_rank_check(self, "gsync_reducer_create", gsync_reducer_create(&w->reducer, self->comm, &options))) {
         return false;
@@ -54,7 +55,7 @@ static bool open_reducer(const series *s, way *w) {
 static bool open_library(const series *s, perf_way which, way *w) {
     const perf_rank *self = s->self;
     const int tensors = which == PERF_OUT_OF_PLACE ? 1 : self->options->tensors;
-    if (!perf_parts_init(&w->parts, s->row->count, s->values->element_bytes, tensors) ||
+    if (!perf_parts_init(&w->parts, self->memory, s->row->count, s->values->element_bytes, tensors) ||
         (which != PERF_IN_PLACE && !perf_parts_allocate(&w->parts))) {
         return perf_rank_fail(self, "gradients", "not enough memory");
     }
@@ -65,10 +66,11 @@ static bool open_peer(series *s, way *w) {
     const perf_rank *self = s->self;
     perf_parts *memory = &s->private_part;
     if (!w->peer->brings_memory && memory->count == 0 &&
-        (!perf_parts_init(memory, s->row->count, s->values->element_bytes, 1) || !perf_parts_allocate(memory))) {
+        (!perf_parts_init(memory, self->memory, s->row->count, s->values->element_bytes, 1) ||
+         !perf_parts_allocate(memory))) {
         return perf_rank_fail(self, "a peer's gradient", "not enough memory");
     }
-    if (!perf_parts_init(&w->parts, s->row->count, s->values->element_bytes, 1)) {
+    if (!perf_parts_init(&w->parts, self->memory, s->row->count, s->values->element_bytes, 1)) {
         return perf_rank_fail(self, "a peer's gradient", "not enough memory");
     }
     void **buffer = &w->parts.part[0].buffer;
@@ -108,11 +110,33 @@ static void close_way(way *w) {
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
 
+/* By the GPU's clock, for which the host waits only when all is queued. */
+static bool reduce_on_stream(const series *s, const way *w, double *time_us, gsync_step_info *info) {
+    const perf_rank *self = s->self;
+    const perf_stream_clock *clock = perf_memory_stream_clock;
+    if (!perf_rank_check_memory(self, clock->start(self->memory))) {
+        return false;
+    }
+    if (w->peer != NULL) {
+        const char *problem = w->peer->sum(w->peer_state, s->row->dtype, s->row->count, w->parts.part[0].buffer);
+        if (!perf_rank_check_peer(self, w->peer, problem)) {
+            return false;
+        }
+    } else if (!perf_rank_check(self, "gsync_begin", gsync_begin(w->reducer, GSYNC_SYNC)) ||
+               !perf_rank_check(self, "gsync_finish_on", clock->finish(self->memory, w->reducer, info))) {
+        return false;
+    }
+    return perf_rank_check_memory(self, clock->stop(self->memory, time_us));
+}
+
 /*
  * info: filled by the library if not NULL, which takes a moment. line_up_ns: when all ranks were to start; from there a
  * way is timed whose ranks do not wait for each other: where they share processors it would not show that one ran late.
  */
 static bool reduce_timed(const series *s, const way *w, int64_t line_up_ns, double *time_us, gsync_step_info *info) {
+    if (s->self->options->uses_stream_clock) {
+        return reduce_on_stream(s, w, time_us, info);
+    }
     gsync_status status = GSYNC_OK;
     const char *problem = NULL;
     const int64_t start = w->peer != NULL && w->peer->needs_barrier ? line_up_ns : perf_clock_ns();
@@ -131,9 +155,21 @@ static bool reduce_timed(const series *s, const way *w, int64_t line_up_ns, doub
     return perf_rank_check(s->self, "the all-reduce", status);
 }
 
+static bool check(const series *s, way *w, int index, bool spoils) {
+    const perf_rank *self = s->self;
+    const gsync_op op = w->peer != NULL ? GSYNC_SUM : s->row->op;
+    if (spoils && self->rank == self->world - 1 && !perf_rank_check_memory(self, perf_parts_spoil(&w->parts))) {
+        return false;
+    }
+    return !self->options->checks ||
+           perf_rank_check_memory(self, perf_parts_count_wrong(&w->parts, s->values, (unsigned)index, op, &w->wrong));
+}
+
 static bool call(const series *s, way *w, int index, bool spoils) {
     const perf_rank *self = s->self;
-    perf_parts_fill(&w->parts, s->values, (unsigned)index);
+    if (!perf_rank_check_memory(self, perf_parts_fill(&w->parts, s->values, (unsigned)index))) {
+        return false;
+    }
     gsync_step_info info = GSYNC_STEP_INFO_INIT;
     int64_t start = 0;
     if (!perf_rank_line_up(self, &start) ||
@@ -147,14 +183,7 @@ static bool call(const series *s, way *w, int index, bool spoils) {
     if (index == 0) {
         w->bytes_copied = (int64_t)info.bytes_copied;
     }
-    if (spoils && self->rank == self->world - 1) {
-        perf_parts_spoil(&w->parts);
-    }
-    if (self->options->checks) {
-        const gsync_op op = w->peer != NULL ? GSYNC_SUM : s->row->op;
-        w->wrong += (int64_t)perf_parts_wrong(&w->parts, s->values, (unsigned)index, op);
-    }
-    return true;
+    return check(s, w, index, spoils);
 }
 
 /* The one whose result --self-test spoils. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "perf_table.h"
+#include "perf_program.h"
 
 #include <inttypes.h>
 
@@ -11,11 +12,14 @@ static void print_setting(void *user, const char *setting) {
 static void print_facts(const perf_report *report) {
     const perf_options *o = report->facts.options;
     const perf_machine *m = &report->machine;
-    printf("# Collective test starting: allreduce_perf\n");
+    printf("# Collective test starting: %s\n", perf_program_own.name);
     printf("# libgradsync %s (header %d.%d.%d)\n", gsync_version(), GSYNC_VERSION_MAJOR, GSYNC_VERSION_MINOR,
            GSYNC_VERSION_PATCH);
     printf("# ranks %d: %s\n", report->facts.world, report->facts.transport);
     printf("# cpu: %s, %ld online\n", m->cpu, m->cpus);
+    if (report->facts.memory != NULL) {
+        printf("# gpu: %s\n", report->facts.memory);
+    }
     printf("# build: %s, %s, flags: %s\n", m->build_type, m->compiler, m->flags);
     printf("# minBytes %zu maxBytes %zu step: %zu(%s) warmup iters: %d iters: %d validation: %d\n", o->min_bytes,
            o->max_bytes, o->step_factor > 1 ? o->step_factor : o->step_bytes, o->step_factor > 1 ? "factor" : "bytes",
@@ -23,7 +27,9 @@ static void print_facts(const perf_report *report) {
     for (int i = 0; i < report->facts.peers->count; i++) {
         printf("# peer %s: %s\n", report->facts.peers->peer[i]->name, report->facts.peer_words[i]);
     }
-    if (report->facts.peers->count > 0) {
+    if (report->facts.peers->count > 0 && perf_program_own.is_on_gpu) {
+        printf("# peers: without avg's division\n");
+    } else if (report->facts.peers->count > 0) {
         printf("# peers: not for half and bfloat16, and without avg's division; malloc is %s for them\n",
                o->tunes_malloc ? "tuned" : "not tuned");
     }
@@ -34,16 +40,14 @@ static void print_facts(const perf_report *report) {
 
 static void print_terms(const perf_report *report) {
     const perf_options *o = report->facts.options;
-    printf("# out-of-place: the gradient is in private memory; between processes what others add up of it is copied\n"
-           "#               to where they can read it, a piece at a time, and back\n");
-    printf("# in-place:     the gradient lives in the library's bucket, and nothing is copied\n");
+    fputs(perf_program_own.terms, stdout);
     if (o->tensors > 1) {
         printf("# scattered:    it is %d tensors, each in private memory of its own; in-place it is as many, in one\n"
                "#               bucket\n",
                o->tensors);
     }
-    printf(
-        "# time:         of gsync_begin and gsync_finish, on the slowest rank; the median call. Each rank rewrites\n");
+    printf("# time:         of gsync_begin and %s, on the slowest rank; the median call. Each rank rewrites\n",
+           o->uses_stream_clock ? "gsync_finish_on, on the GPU's clock" : "gsync_finish");
     printf("#               its gradient before each call\n");
     printf("#\n");
 }
@@ -121,7 +125,8 @@ static void print_ratio(const perf_figures *of, const perf_figures *than) {
     if (!of->is_measured || !than->is_measured) {
         printf(" %6s", "N/A");
     } else {
-        printf(" %6.2f", perf_ratio(of, than));
+        /* On a GPU the question is about single digits of percent. */
+        printf(" %6.*f", perf_program_own.is_on_gpu ? 3 : 2, perf_ratio(of, than));
     }
 }
 
@@ -177,6 +182,30 @@ void perf_table_row(const perf_report *report, const perf_row *row) {
     fflush(stdout);
 }
 
+static void print_least(const char *column, const perf_least *least) {
+    if (least->row == NULL) {
+        printf("%s N/A", column);
+    } else {
+        printf("%s %.3f (%zu B, %s)", column, least->ratio, least->row->bytes, perf_op_name(least->row->op));
+    }
+}
+
+/* What the library costs on top of what it calls. */
+static void print_least_ratios(const perf_report *report) {
+    const perf_options *options = report->facts.options;
+    for (int way = PERF_PEER_FIRST; way < perf_report_way_count(report); way++) {
+        for (int i = 0; i < options->dtype_count; i++) {
+            const perf_least out = perf_report_least(report, options->dtypes[i], way, PERF_OUT_OF_PLACE);
+            const perf_least in = perf_report_least(report, options->dtypes[i], way, PERF_IN_PLACE);
+            printf("# Least, from 1 MiB on : %s, %s: ", perf_report_way_name(report, way),
+                   perf_dtype_name(options->dtypes[i]));
+            print_least("x-out", &out);
+            print_least(", x-in", &in);
+            printf("\n");
+        }
+    }
+}
+
 void perf_table_close(const perf_report *report) {
     if (report->facts.options->checks) {
         printf("# Out of bounds values : %" PRId64 " %s\n", report->wrong, report->wrong == 0 ? "OK" : "FAILED");
@@ -184,6 +213,9 @@ void perf_table_close(const perf_report *report) {
         printf("# Out of bounds values : not checked\n");
     }
     printf("# Avg bus bandwidth    : %.4f\n", perf_report_average_busbw(report));
+    if (perf_program_own.is_on_gpu) {
+        print_least_ratios(report);
+    }
     int64_t stalls = 0;
     for (int way = 0; way < PERF_WAYS; way++) {
         stalls += report->stalls[way];
@@ -191,5 +223,5 @@ void perf_table_close(const perf_report *report) {
     if (stalls > 0 || report->facts.world > report->machine.cpus) {
         print_stalls(report, report->stalls, "# Stalls               : ");
     }
-    printf("#\n# Collective test concluded: allreduce_perf\n");
+    printf("#\n# Collective test concluded: %s\n", perf_program_own.name);
 }

@@ -201,7 +201,7 @@ options)
         for wrong in '--minbytes 0' '-b 2K -e 1K' '-d int8' '-o max' '-n 0' '-w 0' '-c 2' '-f 0' '-b 1X' '-b nan' \
             '-b 2' '--ranks 0' '--peer mpi' '--peer nobody' '--peer limit,limit' '--peer limit,' '--peer-malloc nobody' \
             '--tensors 0' '--ways in-place,nobody' '--json - --csv -' '--progress nobody' '--self-test -c 0' '--no-such-option' \
-            'word'; do
+            '--ctas 4' '--clock gpu' 'word'; do
             # shellcheck disable=SC2086 # two words where there are two
             run 2 $wrong
             [ -s "$work/errors" ] || fail "says nothing about $wrong"
