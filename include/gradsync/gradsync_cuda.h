@@ -44,11 +44,10 @@ extern "C" {
 GSYNC_API gsync_status gsync_comm_from_nccl(gsync_comm **comm, ncclComm_t nccl, const gsync_comm_options *options);
 
 /*
- * What a GPU does not do, gsync_reducer_commit refuses with GSYNC_ERR_UNSUPPORTED, by name: checks_writes;
- * wires INT8, FLOAT8 and TOPK, error feedback and is_auto. Gradients of one
- * reducer are all on one device, the current one, or GSYNC_ERR_ARGUMENT names those that are not; gsync_options.memory
- * says where gradients without an address live. gsync_ready means here that the host has synchronised with whoever
- * wrote the gradient.
+ * What a GPU does not do, gsync_reducer_commit refuses with GSYNC_ERR_UNSUPPORTED, by name: wires INT8, FLOAT8 and
+ * TOPK, error feedback and is_auto. Gradients of one reducer are all on one device, the current one, or
+ * GSYNC_ERR_ARGUMENT names those that are not; gsync_options.memory says where gradients without an address live.
+ * gsync_ready means here that the host has synchronised with whoever wrote the gradient.
  *
  * Ranks that disagree, or forget a gradient with is_strict, are noticed when buckets are reduced already: after
  * GSYNC_ERR_INCOMPLETE and GSYNC_ERR_MISMATCH gradients hold numbers of no use. docs/streams_and_threads.md has the
@@ -57,6 +56,11 @@ GSYNC_API gsync_status gsync_comm_from_nccl(gsync_comm **comm, ncclComm_t nccl, 
  * finds_unused holds with both ways to end a step: a gradient that no rank used keeps what it holds. Which ones these
  * are is decided on the device, by one more small exchange behind the buckets. A gradient may be marked in one
  * micro-batch of a window only: the library waits for the producer that was named then.
+ *
+ * checks_writes: a gradient is hashed on the stream that its mark names, behind what makes it final (after gsync_ready,
+ * and with its last mark where it has several uses, on the library's stream), and again when the host is in
+ * gsync_finish and all streams named in gsync_ready_on have done what they were given until then: they must still
+ * exist. Only then are results written, on all ranks or on none. gsync_finish_on is GSYNC_ERR_STATE.
  *
  * replica_check_interval: results are hashed on the device, before a consumer may write gradients again. The ranks
  * compare the hashes in gsync_finish; after gsync_finish_on in the next gsync_begin, which waits for that step and for
@@ -78,8 +82,8 @@ GSYNC_API gsync_status gsync_ready_on(gsync_reducer *reducer, const void *grad, 
  * the same of the two calls.
  *
  * info tells what the host knows by then: times, norm, found_inf and gradients_unused only with gsync_finish; until the
- * next one gsync_is_used is -1 where finds_unused is set. What goes wrong later is
- * returned by one of the next calls of gsync_begin. GSYNC_ERR_STATE with a loss scaler, which has to know found_inf;
+ * next one gsync_is_used is -1 where finds_unused is set. What goes wrong later is returned by one of the next calls of
+ * gsync_begin. GSYNC_ERR_STATE with a loss scaler, which has to know found_inf, and with checks_writes;
  * GSYNC_ERR_ARGUMENT and GSYNC_ERR_UNSUPPORTED as in gsync_ready_on: the micro-batch then goes on.
  */
 GSYNC_API gsync_status gsync_finish_on(gsync_reducer *reducer, cudaStream_t consumer, gsync_step_info *info);

@@ -161,15 +161,6 @@ static gsync_status check_wires(const gsync_reducer *reducer) {
     return GSYNC_OK;
 }
 
-static gsync_status check_options(const gsync_reducer *reducer) {
-    const gsync_options *options = &reducer->options;
-    if (options->checks_writes != 0) {
-        return gs_fail(GSYNC_ERR_UNSUPPORTED,
-                       "gsync_options.checks_writes is for gradients on the host, and these are on a GPU");
-    }
-    return GSYNC_OK;
-}
-
 /* ---- the stream ---- */
 
 static bool has_views_only(const gsync_reducer *reducer) {
@@ -188,6 +179,7 @@ static gsync_status open_stream(gsync_reducer *reducer) {
         .accumulates = gs_reducer_overwrites(reducer),
         .is_deterministic = reducer->options.is_deterministic != 0,
         .finds_unused = reducer->options.finds_unused != 0,
+        .checks_writes = reducer->options.checks_writes != 0,
         .compares_replicas = reducer->options.replica_check_interval != 0,
         .exchanges_refusals = reducer->options.is_strict != 0,
         .nccl_ctas_max = (int)reducer->comm->options.nccl_ctas_max,
@@ -212,7 +204,6 @@ gsync_status gs_reducer_find_place(gsync_reducer *reducer) {
     if (!is_on_device) {
         return GSYNC_OK;
     }
-    GS_TRY(check_options(reducer));
     GS_TRY(check_wires(reducer));
     return open_stream(reducer);
 }

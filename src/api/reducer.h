@@ -137,7 +137,8 @@ gsync_status gs_reducer_check_home(const gsync_reducer *reducer, uint32_t index,
 /* step.c */
 /* What a mark at this address is for; GS_NO_INDEX: for nothing, and that is right. */
 gsync_status gs_reducer_find_marked(const gsync_reducer *reducer, const void *grad, const char *call, uint32_t *index);
-gsync_status gs_reducer_mark(gsync_reducer *reducer, uint32_t index);
+/* producer: the stream whose work makes the gradient final; NULL: the host has waited. */
+gsync_status gs_reducer_mark(gsync_reducer *reducer, uint32_t index, void *const *producer);
 gsync_status gs_reducer_check_weight(const gsync_reducer *reducer, const char *call);
 /* gsync_finish, by the name of `call`. */
 gsync_status gs_reducer_finish(gsync_reducer *reducer, gsync_step_info *info, const char *call);
@@ -145,10 +146,16 @@ bool gs_reducer_is_missing(const gsync_reducer *reducer, uint32_t index);
 /* The names of gradients that were never marked. */
 void gs_reducer_list_missing(const gsync_reducer *reducer, char *names, size_t size);
 
+/* accumulate.c */
+gsync_status gs_step_accumulate(gsync_reducer *reducer);
+
 /* step_device.c: the parts of a step that differ for gradients on a GPU */
 gsync_status gs_step_device_begin(gsync_reducer *reducer);
 /* Launches what is left; waits for all of it and for what the ranks tell each other, or lets the consumer wait. */
 gsync_status gs_step_device_finish(gsync_reducer *reducer, bool may_refuse);
+/* checks_writes: remembers what the marked gradient holds; and GSYNC_ERR_CHANGED if this rank has written one since. */
+void gs_step_device_note_mark(gsync_reducer *reducer, uint32_t index, void *const *producer);
+gsync_status gs_step_device_check_writes(gsync_reducer *reducer);
 /* Of the last step, which no host may have waited for. */
 gsync_status gs_step_device_check_replicas(gsync_reducer *reducer);
 /* GSYNC_CLIENT_OVERWRITES: adds the micro-batch to what the window holds. */

@@ -141,7 +141,7 @@ static gsync_status refuse_mark(const gsync_reducer *reducer, uint32_t index) {
                    reducer->comm->group->rank, reducer->gradients[index].name, uses, uses == 1 ? "" : "s");
 }
 
-static gs_mark count_mark(gsync_reducer *reducer, uint32_t index) {
+static gs_mark count_mark(gsync_reducer *reducer, uint32_t index, void *const *producer) {
     if (!reducer->options.checks_writes) {
         return gs_ready_ledger_mark(&reducer->ledger, &reducer->plan, reducer->shapes, index);
     }
@@ -150,12 +150,16 @@ static gs_mark count_mark(gsync_reducer *reducer, uint32_t index) {
         return counted;
     }
     /* By the last marker alone, since until then another thread may be writing; and before the bucket can go. */
-    gs_pipeline_note_hash(&reducer->gradients[index]);
+    if (reducer->stream != NULL) {
+        gs_step_device_note_mark(reducer, index, producer);
+    } else {
+        gs_pipeline_note_hash(&reducer->gradients[index]);
+    }
     return gs_ready_ledger_complete(&reducer->ledger, &reducer->plan, index);
 }
 
-gsync_status gs_reducer_mark(gsync_reducer *reducer, uint32_t index) {
-    switch (count_mark(reducer, index)) {
+gsync_status gs_reducer_mark(gsync_reducer *reducer, uint32_t index, void *const *producer) {
+    switch (count_mark(reducer, index, producer)) {
     case GS_MARK_TOO_OFTEN:
         return refuse_mark(reducer, index);
     case GS_MARK_BUCKET_FULL:
@@ -201,7 +205,7 @@ gsync_status gs_reducer_find_marked(const gsync_reducer *reducer, const void *gr
 static gsync_status ready(gsync_reducer *reducer, const void *grad) {
     uint32_t index = GS_NO_INDEX;
     GS_TRY(gs_reducer_find_marked(reducer, grad, "gsync_ready", &index));
-    return index != GS_NO_INDEX ? gs_reducer_mark(reducer, index) : GSYNC_OK;
+    return index != GS_NO_INDEX ? gs_reducer_mark(reducer, index, NULL) : GSYNC_OK;
 }
 
 gsync_status gsync_ready(gsync_reducer *reducer, const void *grad) {
@@ -219,48 +223,6 @@ gsync_status gsync_ready_list(gsync_reducer *reducer, const void *const *grads, 
         first = first == GSYNC_OK ? status : first;
     }
     return first;
-}
-
-/* ---- finish: accumulate ---- */
-
-static void accumulate(gsync_reducer *reducer) {
-    const bool weighs = reducer->options.weighting == GSYNC_WEIGHT_OF_MEANS;
-    gs_float_mode mode;
-    gs_float_mode_enter(&mode);
-    for (uint32_t i = 0; i < reducer->gradient_count; i++) {
-        gs_gradient *gradient = &reducer->gradients[i];
-        const bool is_unused = reducer->options.finds_unused && atomic_load(&reducer->ledger.marks[i]) == 0;
-        if (!reducer->shapes[i].is_trainable || reducer->shapes[i].count == 0 || is_unused) {
-            continue;
-        }
-        gs_host_accumulate(gradient->accumulator, &gradient->tensor, weighs ? reducer->micro_weight : 1.0,
-                           !gradient->has_accumulated);
-        gradient->has_accumulated = true;
-    }
-    gs_float_mode_leave(&mode);
-}
-
-static gsync_status check_late_writes(gsync_reducer *reducer) {
-    for (size_t i = 0; reducer->options.checks_writes && i < reducer->gradient_count; i++) {
-        if (gs_gradient_has_changed(&reducer->gradients[i])) {
-            return gs_gradient_fail_changed(reducer->gradients[i].name, reducer->comm->group->rank);
-        }
-    }
-    return GSYNC_OK;
-}
-
-static gsync_status finish_accumulating(gsync_reducer *reducer) {
-    gsync_status status = check_late_writes(reducer);
-    if (status == GSYNC_OK && gs_reducer_overwrites(reducer) && reducer->stream != NULL) {
-        status = gs_step_device_accumulate(reducer);
-    } else if (status == GSYNC_OK && gs_reducer_overwrites(reducer)) {
-        accumulate(reducer);
-    }
-    reducer->window_weight += reducer->micro_weight;
-    reducer->info.step = reducer->step;
-    reducer->info.micro_batches = reducer->window_micro_batches;
-    reducer->info.bucket_count = reducer->plan.bucket_count;
-    return status;
 }
 
 /* ---- finish: synchronise ---- */
@@ -416,7 +378,7 @@ static gsync_status finish_armed(gsync_reducer *reducer, bool may_refuse) {
     reducer->info =
         (gsync_step_info){.struct_size = sizeof reducer->info, .divisor = 1.0, .loss_scale = 1.0, .found_inf_rank = -1};
     const gsync_status status =
-        reducer->phase == GSYNC_SYNC ? finish_synchronising(reducer, may_refuse) : finish_accumulating(reducer);
+        reducer->phase == GSYNC_SYNC ? finish_synchronising(reducer, may_refuse) : gs_step_accumulate(reducer);
     reducer->info.exposed_ns = gs_clock_ns() - start;
     return end_micro_batch(reducer, status);
 }

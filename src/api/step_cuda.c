@@ -17,7 +17,8 @@ static gsync_status check_place(const gsync_reducer *reducer, const char *call) 
 
 /* Nothing reads a gradient in a micro-batch that the trainer accumulates, but perhaps later without another mark. */
 static bool is_read(const gsync_reducer *reducer) {
-    return reducer->phase == GSYNC_SYNC || gs_reducer_overwrites(reducer) || reducer->options.finds_unused != 0;
+    return reducer->phase == GSYNC_SYNC || gs_reducer_overwrites(reducer) || reducer->options.finds_unused != 0 ||
+           reducer->options.checks_writes != 0;
 }
 
 static gsync_status ready_on(gsync_reducer *reducer, const void *grad, cudaStream_t producer) {
@@ -33,7 +34,8 @@ static gsync_status ready_on(gsync_reducer *reducer, const void *grad, cudaStrea
         const uint32_t bucket = reducer->plan.bucket_of[index];
         GS_TRY(gs_stream_note_producer(reducer->stream, &reducer->launch_lock, bucket, producer));
     }
-    return gs_reducer_mark(reducer, index);
+    void *const stream = producer;
+    return gs_reducer_mark(reducer, index, &stream);
 }
 
 gsync_status gsync_ready_on(gsync_reducer *reducer, const void *grad, cudaStream_t producer) {
@@ -53,6 +55,12 @@ static gsync_status check_finish_on(const gsync_reducer *reducer, cudaStream_t c
         return gs_fail(GSYNC_ERR_STATE,
                        "%s: the loss scaler has to know whether a gradient is inf or NaN before the next step, and the "
                        "host learns of it in gsync_finish only: call that, or take the scaler away",
+                       call);
+    }
+    if (reducer->options.checks_writes) {
+        return gs_fail(GSYNC_ERR_STATE,
+                       "%s: with checks_writes the host has to know that no gradient was written late before it lets "
+                       "results be written, and waits for that in gsync_finish only: call that",
                        call);
     }
     return gs_stream_check_capture(reducer->stream, consumer, call);

@@ -45,6 +45,53 @@ gsync_status gs_step_device_begin(gsync_reducer *reducer) {
     return reducer->stream_ops->begin(reducer->stream, reducer->window_micro_batches == 0);
 }
 
+/* ---- late writes ---- */
+
+void gs_step_device_note_mark(gsync_reducer *reducer, uint32_t index, void *const *producer) {
+    /* The other uses of a shared weight may be other streams'. */
+    void *const *alone = reducer->shapes[index].uses == 1 ? producer : NULL;
+    if (reducer->plan.bucket_of[index] != GS_NO_BUCKET) {
+        reducer->stream_ops->note_mark(reducer->stream, &reducer->launch_lock, index, alone);
+    }
+}
+
+/* This rank's gradient that was written after it was marked; GS_NO_BUCKET: none. */
+static gsync_status find_changed(gsync_reducer *reducer, uint32_t *changed) {
+    gs_engine *engine = &reducer->comm->engine;
+    const uint64_t *marked;
+    const uint64_t *now;
+    *changed = GS_NO_BUCKET;
+    GS_TRY(reducer->stream_ops->compare_marks(reducer->stream, gs_engine_idle_function(engine), engine, &marked, &now));
+    for (size_t i = 0; i < reducer->gradient_count; i++) {
+        const bool counts = reducer->plan.bucket_of[i] != GS_NO_BUCKET && !gs_reducer_is_missing(reducer, (uint32_t)i);
+        if (counts && marked[i] != now[i] && *changed == GS_NO_BUCKET) {
+            *changed = (uint32_t)i;
+        }
+    }
+    return GSYNC_OK;
+}
+
+gsync_status gs_step_device_check_writes(gsync_reducer *reducer) {
+    uint32_t changed = GS_NO_BUCKET;
+    if (reducer->plan.bucket_count != 0) {
+        GS_TRY(find_changed(reducer, &changed));
+    }
+    return changed == GS_NO_BUCKET
+               ? GSYNC_OK
+               : gs_gradient_fail_changed(reducer->gradients[changed].name, reducer->comm->group->rank);
+}
+
+/* Of all ranks, before any result is written. */
+static gsync_status check_all_writes(gsync_reducer *reducer) {
+    gs_engine *engine = &reducer->comm->engine;
+    uint32_t changed;
+    if (!reducer->options.checks_writes) {
+        return GSYNC_OK;
+    }
+    GS_TRY(find_changed(reducer, &changed));
+    return gs_pipeline_agree_on_writes(&reducer->pipeline, changed, gs_engine_idle_function(engine), engine);
+}
+
 /* ---- finish ---- */
 
 static void refuse_missing(gsync_reducer *reducer) {
@@ -92,6 +139,10 @@ gsync_status gs_step_device_finish(gsync_reducer *reducer, bool may_refuse) {
     gs_engine *engine = &reducer->comm->engine;
     bool is_refused;
     launch_rest(reducer, may_refuse);
+    const gsync_status unchanged = check_all_writes(reducer);
+    if (unchanged != GSYNC_OK) {
+        return run_epilogue(reducer, unchanged, false);
+    }
     ops->settle(reducer->stream, gs_reducer_compares_replicas(reducer, reducer->step + 1));
     reducer->has_waited = !reducer->has_consumer;
     if (reducer->has_consumer) {

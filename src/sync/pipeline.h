@@ -178,6 +178,11 @@ bool gs_pipeline_progress(gs_pipeline *pipeline, bool *is_waiting);
 /* Once all buckets are through: agrees on unused gradients and late writes, then writes deferred results. Blocking. */
 gsync_status gs_pipeline_settle(gs_pipeline *pipeline, gs_idle_function idle, void *argument);
 
+/* changed: index of a gradient of this rank that was written after it was marked ready; GS_NO_BUCKET: none.
+ * GSYNC_ERR_CHANGED, on all ranks, names one. Blocking. */
+gsync_status gs_pipeline_agree_on_writes(gs_pipeline *pipeline, uint32_t changed, gs_idle_function idle,
+                                         void *argument);
+
 /* After a step whose results are written: GSYNC_ERR_MISMATCH, on all ranks, names the first gradient that differs.
  * digests: of every gradient; NULL: of those on the host. Blocking. */
 gsync_status gs_pipeline_check_replicas(gs_pipeline *pipeline, const uint64_t *digests, gs_idle_function idle,

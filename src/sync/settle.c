@@ -75,6 +75,11 @@ static gsync_status exchange_piece(gs_pipeline *pipeline, size_t first, size_t c
     return GSYNC_OK;
 }
 
+gsync_status gs_pipeline_agree_on_writes(gs_pipeline *pipeline, uint32_t changed, gs_idle_function idle,
+                                         void *argument) {
+    return exchange_piece(pipeline, 0, 0, changed, idle, argument);
+}
+
 static gsync_status settle(gs_pipeline *pipeline, gs_idle_function idle, void *argument) {
     /* The words of the divisor and so on belong to the buckets; this is asked for after they were read. */
     const uint32_t changed = pipeline->terms.checks_writes ? find_changed(pipeline) : GS_NO_BUCKET;

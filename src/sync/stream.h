@@ -26,6 +26,7 @@ typedef struct gs_stream_wish {
     bool is_deterministic; /* sums in the order of ranks */
     bool finds_unused;
     bool compares_replicas;
+    bool checks_writes;
     bool exchanges_refusals;
     int nccl_ctas_max;
     bool allows_shared_device;
@@ -66,6 +67,12 @@ typedef struct gs_stream_ops {
     /* Until everything is through. *is_refused: some rank has refused. */
     gsync_status (*wait)(gs_stream *stream, gs_idle_function idle, void *argument, bool *is_refused);
     size_t (*launched)(const gs_stream *stream);
+    /* checks_writes. What the gradient holds when `producer` has done what it has queued so far, or now if that is
+     * NULL. Any thread, before the mark counts. */
+    void (*note_mark)(gs_stream *stream, pthread_mutex_t *launch_lock, uint32_t gradient_index, void *const *producer);
+    /* By gradient: what was noted of those that were marked, and what they hold now. Waits. */
+    gsync_status (*compare_marks)(gs_stream *stream, gs_idle_function idle, void *argument, const uint64_t **marked,
+                                  const uint64_t **now);
     /* Of every gradient's result in the step that has ended last, by gradient; waits for them if nobody has. */
     gsync_status (*digests)(gs_stream *stream, gs_idle_function idle, void *argument, const uint64_t **digests);
 

@@ -63,7 +63,8 @@ typedef struct gs_stream_turn {
     float *own_used; /* 1 or 0 */
     float *used;     /* by so many ranks */
 
-    uint64_t *digests; /* of every gradient's result, in the order of the plan */
+    uint64_t *digests; /* of what every gradient holds, in the order of the plan */
+    uint64_t *marked;  /* checks_writes: when it was marked, by gradient */
 } gs_stream_turn;
 
 struct gs_stream {
@@ -77,7 +78,8 @@ struct gs_stream {
     bool is_deterministic;
     bool accumulates;
     bool finds_unused;
-    bool has_digests;
+    bool compares_replicas;
+    bool checks_writes;
     bool exchanges_refusals;
     int nccl_ctas_max;
     bool allows_shared_device;
@@ -100,6 +102,7 @@ struct gs_stream {
     uint8_t *brings; /* as in turns */
     float *used;
     uint64_t *digests;
+    uint64_t *marked;
     gs_cuda_notebook *notebook; /* of the pass at work */
     gs_cuda_notebook *blank;    /* where nothing is ever noticed */
 
@@ -162,6 +165,10 @@ gsync_status gs_stream_upload(gs_stream *stream);
 /* stream_producers.c */
 gsync_status gs_stream_wait_producers(gs_stream *stream, size_t bucket);
 void gs_stream_forget_producers(gs_stream *stream);
+/* Is it waited for on its own? */
+bool gs_stream_has_producer(const gs_stream *stream, size_t bucket, void *producer);
+/* Lets the library's stream wait for all that the producers of this micro-batch have queued since. */
+gsync_status gs_stream_catch_up(gs_stream *stream);
 gsync_status gs_stream_follow(gs_stream *stream, void *other);
 gsync_status gs_stream_let_follow(gs_stream *stream, void *other);
 
@@ -186,8 +193,8 @@ int gs_stream_brings(const gs_stream *stream, size_t bucket, bool *differs);
 /* The same for a micro-batch that is only accumulated. */
 int gs_stream_accumulates(const gs_stream *stream, size_t bucket, bool *differs);
 gsync_status gs_stream_send_brings(gs_stream *stream, size_t bucket, bool is_accumulated);
-/* This rank has not used all gradients of the bucket, so whether results are written is known at the end of the step.
- */
+/* Whether results are written is known at the end of the step: this rank has not used all gradients of the bucket, or
+ * they must not have been written late. */
 bool gs_stream_is_held(const gs_stream *stream, size_t bucket);
 /* Queues the exchange of what each rank has used, after which stream->used holds. */
 gsync_status gs_stream_exchange_used(gs_stream *stream);
@@ -198,6 +205,10 @@ void gs_stream_take_used(gs_stream *stream, const gs_stream_turn *turn);
 /* stream_digests.c */
 /* Queues digests of what all gradients hold, and sends them to the turn. */
 gsync_status gs_stream_digest_all(gs_stream *stream);
+void gs_stream_note_mark(gs_stream *stream, pthread_mutex_t *launch_lock, uint32_t gradient_index,
+                         void *const *producer);
+gsync_status gs_stream_compare_marks(gs_stream *stream, gs_idle_function idle, void *argument, const uint64_t **marked,
+                                     const uint64_t **now);
 gsync_status gs_stream_digests(gs_stream *stream, gs_idle_function idle, void *argument, const uint64_t **digests);
 
 /* stream_wait.c */

@@ -77,7 +77,11 @@ static size_t unused_count(const gs_stream *stream) {
 }
 
 static size_t digest_count(const gs_stream *stream) {
-    return stream->has_digests ? stream->capacity : 0;
+    return stream->compares_replicas || stream->checks_writes ? stream->capacity : 0;
+}
+
+static size_t mark_count(const gs_stream *stream) {
+    return stream->checks_writes ? stream->capacity : 0;
 }
 
 static size_t carve_small(gs_stream *stream, unsigned char *base) {
@@ -93,6 +97,7 @@ static size_t carve_small(gs_stream *stream, unsigned char *base) {
     stream->brings = carve(base, &used, unused_count(stream) * sizeof *stream->brings);
     stream->used = carve(base, &used, unused_count(stream) * sizeof *stream->used);
     stream->digests = carve(base, &used, digest_count(stream) * sizeof *stream->digests);
+    stream->marked = carve(base, &used, mark_count(stream) * sizeof *stream->marked);
     stream->notebook = carve(base, &used, sizeof *stream->notebook);
     stream->blank = carve(base, &used, sizeof stream->blank->found);
     return used;
@@ -116,6 +121,7 @@ static size_t carve_pinned(gs_stream *stream, unsigned char *base) {
         turn->own_used = carve(base, &used, unused_count(stream) * sizeof *turn->own_used);
         turn->used = carve(base, &used, unused_count(stream) * sizeof *turn->used);
         turn->digests = carve(base, &used, digest_count(stream) * sizeof *turn->digests);
+        turn->marked = carve(base, &used, mark_count(stream) * sizeof *turn->marked);
     }
     return used;
 }
@@ -204,7 +210,8 @@ gsync_status gs_stream_open(gs_stream **out, gs_pipeline *pipeline, const gs_str
     stream->is_deterministic = wish->is_deterministic;
     stream->accumulates = wish->accumulates;
     stream->finds_unused = wish->finds_unused;
-    stream->has_digests = wish->compares_replicas;
+    stream->compares_replicas = wish->compares_replicas;
+    stream->checks_writes = wish->checks_writes;
     stream->exchanges_refusals = wish->exchanges_refusals && stream->world_size > 1;
     stream->nccl_ctas_max = wish->nccl_ctas_max;
     stream->allows_shared_device = wish->allows_shared_device;

@@ -36,7 +36,7 @@ static gsync_status decode(gs_stream *stream, const gs_stream_route *way) {
     gs_cuda_pass pass = gs_stream_pass_of(stream, way, GS_STREAM_HAS_DATA);
     pass.divisor = way->divides && !way->is_direct ? stream->divisor : NULL;
     pass.results = gs_stream_result_scale(stream, way);
-    pass.used = way->is_held ? stream->used + bucket_at(stream, way->bucket)->first : NULL;
+    pass.used = way->is_held && stream->finds_unused ? stream->used + bucket_at(stream, way->bucket)->first : NULL;
     GS_TRY(gs_cuda_decode(stream->cuda, &pass, way->at, stream->queue));
     return keep_findings(stream, way->bucket, GS_STREAM_DECODE);
 }
@@ -182,11 +182,15 @@ static void refuse(gs_stream *stream, uint32_t gradient_index) {
     stream->has_refused = true;
 }
 
+static bool holds_any(const gs_stream *stream) {
+    return stream->finds_unused || stream->checks_writes;
+}
+
 static gsync_status decode_held(gs_stream *stream) {
-    GS_TRY(gs_stream_exchange_used(stream));
+    GS_TRY(stream->finds_unused ? gs_stream_exchange_used(stream) : GSYNC_OK);
     for (size_t b = 0; b < stream->launched; b++) {
         const gs_stream_route way = gs_stream_route_of(stream, b);
-        if (way.is_held) {
+        if (way.is_held && !gs_stream_changes_nothing(stream, &way)) {
             GS_TRY(decode(stream, &way));
         }
     }
@@ -195,7 +199,7 @@ static gsync_status decode_held(gs_stream *stream) {
 
 /* The consumer waits for the last bucket, and so for everything. */
 static gsync_status settle_all(gs_stream *stream, bool compares) {
-    GS_TRY(stream->finds_unused ? decode_held(stream) : GSYNC_OK);
+    GS_TRY(holds_any(stream) ? decode_held(stream) : GSYNC_OK);
     GS_TRY(compares ? gs_stream_digest_all(stream) : GSYNC_OK);
     for (size_t b = 0; b < stream->launched; b++) {
         if (gs_stream_is_held(stream, b) || b + 1 == stream->launched) {
@@ -206,7 +210,7 @@ static gsync_status settle_all(gs_stream *stream, bool compares) {
 }
 
 static void settle(gs_stream *stream, bool compares) {
-    if ((stream->finds_unused || compares) && stream->status == GSYNC_OK) {
+    if ((holds_any(stream) || compares) && stream->status == GSYNC_OK) {
         keep(stream, settle_all(stream, compares));
     }
 }
@@ -363,6 +367,8 @@ const gs_stream_ops gs_stream_cuda = {
     .end = end,
     .wait = gs_stream_wait,
     .launched = launched_by,
+    .note_mark = gs_stream_note_mark,
+    .compare_marks = gs_stream_compare_marks,
     .digests = gs_stream_digests,
     .accumulate = accumulate,
     .wait_for_sums = gs_stream_wait_for_sums,

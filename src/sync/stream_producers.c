@@ -23,6 +23,15 @@ static gs_stream_producer *find_producer(gs_stream_bucket *bucket, void *produce
     return NULL;
 }
 
+bool gs_stream_has_producer(const gs_stream *stream, size_t bucket, void *producer) {
+    for (int i = 0; i < GS_STREAM_PRODUCERS; i++) {
+        if (atomic_load_explicit(&stream->buckets[bucket].producers[i].key, memory_order_acquire) == key_of(producer)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 gsync_status gs_stream_note_producer(gs_stream *stream, pthread_mutex_t *launch_lock, size_t bucket, void *producer) {
     gs_stream_producer *at = find_producer(&stream->buckets[bucket], producer);
     if (at != NULL) {
@@ -47,6 +56,29 @@ gsync_status gs_stream_wait_producers(gs_stream *stream, size_t bucket) {
             break; /* they are taken in order */
         }
         GS_TRY(gs_cuda_wait(stream->cuda, stream->queue, at->event));
+    }
+    return GSYNC_OK;
+}
+
+static gsync_status catch_up_with(gs_stream *stream, const gs_stream_producer *producer, void *producing) {
+    bool is_capturing; /* what a graph will do is nothing yet */
+    GS_TRY(gs_cuda_is_capturing(stream->cuda, producing, &is_capturing));
+    if (is_capturing) {
+        return GSYNC_OK;
+    }
+    GS_TRY(gs_cuda_record(stream->cuda, producer->event, producing));
+    return gs_cuda_wait(stream->cuda, stream->queue, producer->event);
+}
+
+gsync_status gs_stream_catch_up(gs_stream *stream) {
+    for (size_t b = 0; b < stream->pipeline->plan->bucket_count; b++) {
+        for (int i = 0; i < GS_STREAM_PRODUCERS; i++) {
+            const gs_stream_producer *at = &stream->buckets[b].producers[i];
+            const uintptr_t key = atomic_load_explicit(&at->key, memory_order_acquire);
+            if (key != 0) {
+                GS_TRY(catch_up_with(stream, at, (void *)(key - 1)));
+            }
+        }
     }
     return GSYNC_OK;
 }

@@ -79,7 +79,7 @@ gsync_status gs_stream_send_brings(gs_stream *stream, size_t bucket, bool is_acc
 bool gs_stream_is_held(const gs_stream *stream, size_t bucket) {
     const gs_bucket_plan *plan = stream->pipeline->plan;
     const gs_bucket *of = &plan->buckets[bucket];
-    bool is_held = false;
+    bool is_held = stream->checks_writes;
     for (uint32_t i = 0; stream->finds_unused && i < of->gradient_count; i++) {
         is_held = is_held || !is_used(stream, plan->members[of->first + i]);
     }

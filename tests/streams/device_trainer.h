@@ -259,7 +259,7 @@ static inline void trainer_compare_used(const trainer *t) {
 
 /* Backward, from the last gradient to the first or the other way round. The other producers begin when the first has
  * been where the step before was consumed, as any trainer has to see to. */
-static inline void trainer_backward(trainer *t, bool adds, cudaEvent_t consumed) {
+static inline void trainer_backward_with(trainer *t, bool adds, bool has_twin, cudaEvent_t consumed) {
     OK(cudaEventRecord(consumed, t->compute[0]));
     for (int p = 1; p < t->producers; p++) {
         OK(cudaStreamWaitEvent(t->compute[p], consumed, 0));
@@ -271,9 +271,18 @@ static inline void trainer_backward(trainer *t, bool adds, cudaEvent_t consumed)
         if (uses(t->model, t->rank, t->micro_batch, g)) {
             backward_one(t, g, stream, adds);
             report_failure(t, "ready_on", gsync_ready_on(t->device, t->on_device[g], stream));
-            report_failure(t, "the twin's ready", gsync_ready(t->host, t->on_host[g]));
+            report_failure(t, "the twin's ready", has_twin ? gsync_ready(t->host, t->on_host[g]) : GSYNC_OK);
         }
     }
+}
+
+static inline void trainer_backward(trainer *t, bool adds, cudaEvent_t consumed) {
+    trainer_backward_with(t, adds, true, consumed);
+}
+
+/* In a micro-batch that the twin does not have. */
+static inline void trainer_backward_alone(trainer *t, cudaEvent_t consumed) {
+    trainer_backward_with(t, false, false, consumed);
 }
 
 static inline gsync_status trainer_finish(trainer *t, ending how, gsync_step_info *info) {

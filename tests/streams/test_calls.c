@@ -159,12 +159,11 @@ static void a_device_that_is_not_current_is_refused(void **state) {
 static void tell_unsupported(crew *c, int rank, gsync_comm *comm) {
     (void)c;
     (void)rank;
-    gsync_options options[3] = {GSYNC_OPTIONS_INIT, GSYNC_OPTIONS_INIT, GSYNC_OPTIONS_INIT};
-    static const char *const words[3] = {"checks_writes", "int8", "float8"};
-    options[0].checks_writes = 1;
-    options[1].wire = GSYNC_WIRE_INT8;
-    options[2].wire = GSYNC_WIRE_FLOAT8;
-    for (int i = 0; i < 3; i++) {
+    gsync_options options[2] = {GSYNC_OPTIONS_INIT, GSYNC_OPTIONS_INIT};
+    static const char *const words[2] = {"int8", "float8"};
+    options[0].wire = GSYNC_WIRE_INT8;
+    options[1].wire = GSYNC_WIRE_FLOAT8;
+    for (int i = 0; i < 2; i++) {
         gsync_reducer *reducer = NULL;
         float *memory;
         OK(cudaMalloc((void **)&memory, 4096 * sizeof(float)));

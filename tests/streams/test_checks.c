@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gsync-test: timeout=120 */
 
-/* What looks for mistakes, with gradients on a GPU: comparing replicas. */
+/* What looks for mistakes, with gradients on a GPU: comparing replicas, and late writes. */
 
 #include "device_trainer.h"
 
@@ -176,11 +176,172 @@ static void a_replica_that_differs_is_named_and_training_goes_on(void **state) {
     run_all(train_with_a_damaged_replica, options);
 }
 
+/* ---- late writes ---- */
+
+/* A window of so many micro-batches, in which nothing is written late. */
+static void train_window(trainer *t, const scene *s, cudaEvent_t consumed, int micro_batches) {
+    for (int i = 1; i <= micro_batches; i++) {
+        const gsync_phase phase = i == micro_batches ? GSYNC_SYNC : GSYNC_ACCUMULATE;
+        report_failure(t, "begin", gsync_begin(t->device, phase));
+        report_failure(t, "the twin's begin", gsync_begin(t->host, phase));
+        trainer_backward(t, s->options.accumulation == GSYNC_CLIENT_ACCUMULATES && i > 1, consumed);
+        (void)trainer_finish(t, WAITS_ON_HOST, NULL);
+    }
+    (void)trainer_compare(t);
+}
+
+static void train_without_mistakes(int rank, int ranks, void *context) {
+    scene *s = context;
+    trainer t;
+    cudaEvent_t consumed;
+    (void)ranks;
+    damaged = NULL;
+    OK(cudaEventCreateWithFlags(&consumed, cudaEventDisableTiming));
+    if (trainer_open(&t, &s->model, s->comms[rank], &s->options, 2)) {
+        for (int window = 0; window < 3; window++) {
+            train_window(&t, s, consumed, 1 + window % 2);
+        }
+    }
+    trainer_close(&t);
+    OK(cudaEventDestroy(consumed));
+    gsync_comm_destroy(&s->comms[rank]);
+}
+
+static scene checking(void) {
+    scene s = {.model = checked_model, .options = GSYNC_OPTIONS_INIT};
+    s.options.checks_writes = 1;
+    s.options.is_deterministic = 1;
+    s.options.bucket_bytes_max = 600;
+    return s;
+}
+
+static void results_are_the_same_where_writes_are_checked(void **state) {
+    (void)state;
+    scene s = checking();
+    run_scene(train_without_mistakes, s);
+    s.options.accumulation = GSYNC_CLIENT_OVERWRITES;
+    s.options.finds_unused = 1;
+    s.model.has_unused = true;
+    run_scene(train_without_mistakes, s);
+    s = checking();
+    s.model.dtype = GSYNC_BFLOAT16;
+    s.model.has_views = true;
+    s.model.rows[2] = 0;
+    s.model.pitch[2] = 0;
+    s.options.accumulation = GSYNC_CLIENT_OVERWRITES;
+    run_scene(train_without_mistakes, s);
+}
+
+/* Every gradient but the one that was written holds what backward left in it. */
+static void check_untouched(trainer *t, int written) {
+    for (int g = 0; g < t->model->count; g++) {
+        float *const got = t->back;
+        float *const expected = calloc(1, bytes_of(t->model, g));
+        backward_job job = job_of(t, g, expected, false);
+        backward_kernel(&job);
+        OK(cudaMemcpyAsync(got, t->on_device[g], bytes_of(t->model, g), cudaMemcpyDefault, t->compute[0]));
+        OK(cudaStreamSynchronize(t->compute[0]));
+        for (size_t r = 0; r < rows_of(t->model, g) && g != written; r++) {
+            const size_t at = r * pitch_of(t->model, g);
+            CHECK(memcmp(got + at, expected + at, t->model->columns[g] * sizeof *got) == 0);
+        }
+        free(expected);
+    }
+}
+
+/* Everything was marked, read and sent when the gradient is written once more: nothing races, and it is wrong. */
+static void write_late(trainer *t, int g) {
+    OK(cudaDeviceSynchronize());
+    damage(t->on_device[g], t->compute[g % t->producers]);
+}
+
+static void check_late_write(trainer *t, scene *s, cudaEvent_t consumed, gsync_phase phase, int culprit) {
+    const int written = 2;
+    char words[64];
+    report_failure(t, "begin", gsync_begin(t->device, phase));
+    trainer_backward_alone(t, consumed);
+    if (culprit == t->rank || culprit < 0) {
+        write_late(t, written);
+    }
+    CHECK(gsync_finish_on(t->device, t->compute[0], NULL) == GSYNC_ERR_STATE);
+    CHECK(strstr(gsync_last_error(), "checks_writes") != NULL);
+    CHECK(gsync_finish(t->device, NULL) == GSYNC_ERR_CHANGED);
+    snprintf(words, sizeof words, "rank %d: gradient 'gradient %d'", culprit < 0 ? t->rank : culprit, written);
+    CHECK(strstr(gsync_last_error(), words) != NULL);
+    check_untouched(t, written);
+    train_window(t, s, consumed, 1);
+}
+
+static void train_with_late_writes(int rank, int ranks, void *context) {
+    scene *s = context;
+    trainer t;
+    cudaEvent_t consumed;
+    damaged = NULL;
+    OK(cudaEventCreateWithFlags(&consumed, cudaEventDisableTiming));
+    if (trainer_open(&t, &s->model, s->comms[rank], &s->options, 2)) {
+        check_late_write(&t, s, consumed, GSYNC_SYNC, 0);
+        check_late_write(&t, s, consumed, GSYNC_SYNC, ranks - 1);
+        check_late_write(&t, s, consumed, GSYNC_ACCUMULATE, -1); /* each rank finds its own */
+    }
+    trainer_close(&t);
+    OK(cudaEventDestroy(consumed));
+    gsync_comm_destroy(&s->comms[rank]);
+}
+
+static void a_write_after_the_mark_is_named_and_nothing_is_touched(void **state) {
+    (void)state;
+    scene s = checking();
+    run_scene(train_with_late_writes, s);
+    s.options.is_deterministic = 0;
+    s.options.accumulation = GSYNC_CLIENT_OVERWRITES;
+    run_scene(train_with_late_writes, s);
+}
+
+/* A weight that two layers share is final with its second mark, and the host may make it so. */
+static void train_with_shared_weight(int rank, int ranks, void *context) {
+    scene *s = context;
+    cudaStream_t other;
+    gsync_reducer *reducer = NULL;
+    float *memory;
+    (void)ranks;
+    OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    OK(cudaMalloc((void **)&memory, 4096));
+    CHECK(gsync_reducer_create(&reducer, s->comms[rank], &s->options) == GSYNC_OK);
+    CHECK(gsync_reducer_add(reducer, "shared", memory, 1024, GSYNC_FLOAT32) == GSYNC_OK);
+    CHECK(gsync_reducer_set_uses(reducer, "shared", 2) == GSYNC_OK);
+    CHECK(gsync_reducer_commit(reducer) == GSYNC_OK);
+    for (int step = 0; step < 4; step++) {
+        CHECK(gsync_begin(reducer, GSYNC_SYNC) == GSYNC_OK);
+        OK(cudaMemsetAsync(memory, step, 4096, other));
+        CHECK(gsync_ready_on(reducer, memory, other) == GSYNC_OK);
+        OK(cudaMemsetAsync(memory, step + 1, 4096, other)); /* as the second use adds to it */
+        if (step % 2 == 0) {
+            CHECK(gsync_ready_on(reducer, memory, other) == GSYNC_OK);
+        } else {
+            OK(cudaStreamSynchronize(other));
+            CHECK(gsync_ready(reducer, memory) == GSYNC_OK);
+        }
+        CHECK(gsync_finish(reducer, NULL) == GSYNC_OK);
+    }
+    gsync_reducer_destroy(&reducer);
+    OK(cudaStreamDestroy(other));
+    OK(cudaFree(memory));
+    gsync_comm_destroy(&s->comms[rank]);
+}
+
+static void a_shared_weight_may_be_written_until_its_last_mark(void **state) {
+    (void)state;
+    run_scene(train_with_shared_weight, checking());
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equal_replicas_are_compared_every_other_step),
         cmocka_unit_test(unused_gradients_may_differ),
         cmocka_unit_test(a_replica_that_differs_is_named_and_training_goes_on),
+        cmocka_unit_test(results_are_the_same_where_writes_are_checked),
+        cmocka_unit_test(a_write_after_the_mark_is_named_and_nothing_is_touched),
+        cmocka_unit_test(a_shared_weight_may_be_written_until_its_last_mark),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

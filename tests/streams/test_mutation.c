@@ -83,12 +83,13 @@ typedef struct scene {
     const char *name;
     ending ending;
     int producers;
-    bool leaves_one; /* the last gradient is not marked */
-    bool has_unused; /* one in the middle, another one in every micro-batch and on every rank */
-    int accumulates; /* so many micro-batches are added up in the library; 0: none */
-    bool moves;      /* gradients are elsewhere in every step */
-    bool hurries;    /* nobody looks at results before the last step */
-    bool leaves;     /* in the middle of the last step, which the device cannot end */
+    bool leaves_one;  /* the last gradient is not marked */
+    bool has_unused;  /* one in the middle, another one in every micro-batch and on every rank */
+    int accumulates;  /* so many micro-batches are added up in the library; 0: none */
+    bool moves;       /* gradients are elsewhere in every step */
+    bool hurries;     /* nobody looks at results before the last step */
+    bool writes_late; /* and is told so in every step */
+    bool leaves;      /* in the middle of the last step, which the device cannot end */
     unsigned delay_us;
 } scene;
 
@@ -107,6 +108,7 @@ static const scene scenes[] = {
      .accumulates = 7,
      .hurries = true,
      .delay_us = 500},
+    {.name = "late writes", .ending = WAITS_ON_HOST, .producers = PRODUCERS_MAX, .writes_late = true},
     {.name = "leaving", .ending = WAITS_ON_STREAM, .producers = 2, .leaves = true},
     {.name = "moving", .ending = WAITS_ON_STREAM, .producers = 2, .moves = true, .delay_us = 3000},
 };
@@ -161,6 +163,17 @@ static void leave(trainer *t, const scene *s, cudaEvent_t consumed) {
     simcuda_release(library_stream);
 }
 
+/* The step is over for the device, but for results, when a gradient is written again. */
+static void finish_late(trainer *t) {
+    OK(cudaDeviceSynchronize());
+    backward_job job = job_of(t, 3, t->on_device[3], false);
+    const simcuda_access access = {job.to, bytes_of(t->model, 3), 1};
+    job.key++;
+    OK(simcuda_launch(t->compute[3 % t->producers], backward_kernel, &job, sizeof job, "late backward", &access, 1));
+    CHECK(gsync_finish(t->device, NULL) == GSYNC_ERR_CHANGED);
+    CHECK(gsync_finish(t->host, NULL) == GSYNC_OK);
+}
+
 static void train(trainer *t, const scene *s, void *other) {
     cudaEvent_t consumed;
     OK(cudaEventCreateWithFlags(&consumed, cudaEventDisableTiming));
@@ -174,7 +187,14 @@ static void train(trainer *t, const scene *s, void *other) {
                 break;
             }
             backward(t, s, consumed);
-            (void)trainer_finish(t, s->ending, NULL);
+            if (s->writes_late) {
+                finish_late(t);
+            } else {
+                (void)trainer_finish(t, s->ending, NULL);
+            }
+        }
+        if (s->writes_late) {
+            continue;
         }
         if (step == STEPS - 1 ? !s->leaves : !s->moves && !s->hurries) {
             (void)trainer_compare(t);
@@ -196,6 +216,7 @@ static void run_rank(int rank, int ranks, void *context) {
     options.bucket_bytes_first_max = 2000;
     options.order = GSYNC_ORDER_REGISTERED;
     options.finds_unused = s->scene->has_unused;
+    options.checks_writes = s->scene->writes_late;
     options.accumulation = s->scene->accumulates != 0 ? GSYNC_CLIENT_OVERWRITES : GSYNC_CLIENT_ACCUMULATES;
     OK(cudaMalloc(&other, 2 * place_of(&mutated_model, mutated_model.count)));
     if (trainer_open(&t, &mutated_model, s->comms[rank], &options, s->scene->producers)) {
