@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "api/reducer.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 /* Whether a reducer's gradients are on the host or on a GPU, and what cannot be had there. */
@@ -171,7 +172,7 @@ static bool has_views_only(const gsync_reducer *reducer) {
     return has_only;
 }
 
-static gsync_status open_stream(gsync_reducer *reducer) {
+static gsync_status open_stream(gsync_reducer *reducer, const gs_stream_ops *ops) {
     const gs_stream_wish wish = {
         .shapes = reducer->shapes,
         .gradient_count = reducer->gradient_count,
@@ -187,9 +188,10 @@ static gsync_status open_stream(gsync_reducer *reducer) {
         .registers = reducer->comm->options.nccl_registers_memory != 0 && has_views_only(reducer),
         .has_normal_priority = reducer->comm->options.has_normal_priority != 0,
     };
+    assert(ops != NULL); /* or choose has refused */
     reducer->pipeline.group = reducer->comm->group;
-    GS_TRY(ops_of_build->open(&reducer->stream, &reducer->pipeline, &wish));
-    reducer->stream_ops = ops_of_build;
+    GS_TRY(ops->open(&reducer->stream, &reducer->pipeline, &wish));
+    reducer->stream_ops = ops;
     reducer->has_waited = true; /* there is nothing yet that it does not know */
     return check_devices(reducer);
 }
@@ -205,7 +207,7 @@ gsync_status gs_reducer_find_place(gsync_reducer *reducer) {
         return GSYNC_OK;
     }
     GS_TRY(check_wires(reducer));
-    return open_stream(reducer);
+    return open_stream(reducer, ops_of_build);
 }
 
 gsync_status gs_reducer_join_stream(gsync_reducer *reducer) {
