@@ -604,7 +604,7 @@ GSYNC_API gsync_status gsync_scaler_set_state(gsync_scaler *scaler, const gsync_
  * trainable ones, in float64) exceeds max_norm, multiplies every gradient by max_norm / norm. *norm (may be NULL) gets
  * the norm before. Not collective: every rank computes the same. Without gsync_options.computes_norm the gradients are
  * read once more for it. GSYNC_ERR_NONFINITE, with *norm set and gradients untouched, if the norm is inf or NaN.
- * GSYNC_ERR_STATE unless gsync_is_synced.
+ * GSYNC_ERR_STATE unless gsync_is_synced. On a GPU it waits, and returns what goes wrong there.
  */
 GSYNC_API gsync_status gsync_clip_grad_norm(gsync_reducer *reducer, double max_norm, double *norm);
 

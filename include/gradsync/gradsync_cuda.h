@@ -45,17 +45,16 @@ GSYNC_API gsync_status gsync_comm_from_nccl(gsync_comm **comm, ncclComm_t nccl, 
 
 /*
  * What a GPU does not do, gsync_reducer_commit refuses with GSYNC_ERR_UNSUPPORTED, by name: wires INT8, FLOAT8 and
- * TOPK, error feedback and is_auto. Gradients of one reducer are all on one device, the current one, or
- * GSYNC_ERR_ARGUMENT names those that are not; gsync_options.memory says where gradients without an address live.
- * gsync_ready means here that the host has synchronised with whoever wrote the gradient.
+ * TOPK, error feedback and is_auto, and any wire but NATIVE for float64. Gradients of one reducer are all on one
+ * device, the current one, or GSYNC_ERR_ARGUMENT names those that are not; gsync_options.memory says where gradients
+ * without an address live. gsync_ready means here that the host has synchronised with whoever wrote the gradient.
  *
  * Ranks that disagree, or forget a gradient with is_strict, are noticed when buckets are reduced already: after
  * GSYNC_ERR_INCOMPLETE and GSYNC_ERR_MISMATCH gradients hold numbers of no use. docs/streams_and_threads.md has the
  * whole picture.
  *
  * finds_unused holds with both ways to end a step: a gradient that no rank used keeps what it holds. Which ones these
- * are is decided on the device, by one more small exchange behind the buckets. A gradient may be marked in one
- * micro-batch of a window only: the library waits for the producer that was named then.
+ * are is decided on the device, by one more small exchange behind the buckets.
  *
  * checks_writes: a gradient is hashed on the stream that its mark names, behind what makes it final (after gsync_ready,
  * and with its last mark where it has several uses, on the library's stream), and again when the host is in
@@ -69,8 +68,9 @@ GSYNC_API gsync_status gsync_comm_from_nccl(gsync_comm **comm, ncclComm_t nccl, 
 
 /**
  * gsync_ready for a gradient that work on `producer` makes final: the library waits, on its own stream, for what the
- * producer has queued so far. A bucket's gradients may come from several streams. Never waits on the host; any thread.
- * With gradients in host memory GSYNC_ERR_ARGUMENT; while producer is being captured into a graph
+ * producer has queued so far. A bucket's gradients may come from several streams. A gradient may be marked in one
+ * micro-batch of a window only: the step waits for the producer that was named then. Never waits on the host; any
+ * thread. With gradients in host memory GSYNC_ERR_ARGUMENT; while producer is being captured into a graph
  * GSYNC_ERR_UNSUPPORTED, with nothing recorded.
  */
 GSYNC_API gsync_status gsync_ready_on(gsync_reducer *reducer, const void *grad, cudaStream_t producer);

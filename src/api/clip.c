@@ -58,27 +58,26 @@ static double norm_of(const gsync_reducer *reducer) {
 
 /* ---- scaling ---- */
 
-/* On a GPU a failure shows in the next call that waits. */
-static void scale_all(const gsync_reducer *reducer, double factor) {
+static gsync_status scale_all(const gsync_reducer *reducer, double factor) {
     if (reducer->stream != NULL) {
         gs_engine *engine = &reducer->comm->engine;
-        (void)reducer->stream_ops->scale(reducer->stream, factor, gs_engine_idle_function(engine), engine);
-        return;
+        return reducer->stream_ops->scale(reducer->stream, factor, gs_engine_idle_function(engine), engine);
     }
     for (size_t i = 0; i < reducer->gradient_count; i++) {
         if (holds_result(reducer, i)) {
             gs_host_scale(&reducer->gradients[i].tensor, factor);
         }
     }
+    return GSYNC_OK;
 }
 
-static void scale_to(const gsync_reducer *reducer, double max_norm, double norm) {
+static gsync_status scale_to(const gsync_reducer *reducer, double max_norm, double norm) {
     /* A quotient that float64 holds with few bits, or not at all, is taken in parts. */
     while (max_norm / norm < DBL_MIN) {
-        scale_all(reducer, 0x1p-1000);
+        GS_TRY(scale_all(reducer, 0x1p-1000));
         norm *= 0x1p-1000;
     }
-    scale_all(reducer, max_norm / norm);
+    return scale_all(reducer, max_norm / norm);
 }
 
 /* ---- the call ---- */
@@ -112,29 +111,29 @@ static gsync_status check(const gsync_reducer *reducer, double max_norm) {
     return check_norm_on_device(reducer, call);
 }
 
-/* Returns whether the norm is finite. */
-static bool clip(gsync_reducer *reducer, double max_norm, double *norm) {
+static gsync_status clip(gsync_reducer *reducer, double max_norm, double *norm) {
+    gsync_status status = GSYNC_OK;
     gs_float_mode mode;
     gs_float_mode_enter(&mode);
     *norm = norm_of(reducer);
-    const bool is_finite = isfinite(*norm);
-    if (is_finite && *norm > max_norm) {
-        scale_to(reducer, max_norm, *norm);
+    if (isfinite(*norm) && *norm > max_norm) {
+        status = scale_to(reducer, max_norm, *norm);
         reducer->clipped_step = reducer->step;
         reducer->clipped_norm = max_norm;
     }
     gs_float_mode_leave(&mode);
-    return is_finite;
+    return status;
 }
 
 static gsync_status clip_checked(gsync_reducer *reducer, double max_norm, double *norm) {
     double before;
     GS_TRY(check(reducer, max_norm));
-    const bool is_finite = clip(reducer, max_norm, &before);
+    const gsync_status status = clip(reducer, max_norm, &before);
     if (norm != NULL) {
         *norm = before;
     }
-    if (!is_finite) {
+    GS_TRY(status);
+    if (!isfinite(before)) {
         return gs_fail(GSYNC_ERR_NONFINITE,
                        "gsync_clip_grad_norm: the norm is %g: the gradients were left as they are; skip this step",
                        before);

@@ -342,6 +342,7 @@ static gsync_status check_replicas(gsync_reducer *reducer) {
 static gsync_status finish_synchronising(gsync_reducer *reducer, bool may_refuse) {
     gs_engine *engine = &reducer->comm->engine;
     if (reducer->plan.bucket_count == 0) {
+        reducer->has_waited = true;
         reducer->step++;
         return GSYNC_OK; /* nothing to learn, nothing to send */
     }

@@ -15,12 +15,6 @@ static gsync_status check_place(const gsync_reducer *reducer, const char *call) 
 
 /* ---- ready ---- */
 
-/* Nothing reads a gradient in a micro-batch that the trainer accumulates, but perhaps later without another mark. */
-static bool is_read(const gsync_reducer *reducer) {
-    return reducer->phase == GSYNC_SYNC || gs_reducer_overwrites(reducer) || reducer->options.finds_unused != 0 ||
-           reducer->options.checks_writes != 0;
-}
-
 static gsync_status ready_on(gsync_reducer *reducer, const void *grad, cudaStream_t producer) {
     const char *call = "gsync_ready_on";
     uint32_t index = GS_NO_INDEX;
@@ -30,10 +24,9 @@ static gsync_status ready_on(gsync_reducer *reducer, const void *grad, cudaStrea
     if (index == GS_NO_INDEX) {
         return GSYNC_OK;
     }
-    if (is_read(reducer)) {
-        const uint32_t bucket = reducer->plan.bucket_of[index];
-        GS_TRY(gs_stream_note_producer(reducer->stream, &reducer->launch_lock, bucket, producer));
-    }
+    /* Also in a micro-batch that the trainer accumulates: the window may end without another mark. */
+    const uint32_t bucket = reducer->plan.bucket_of[index];
+    GS_TRY(gs_stream_note_producer(reducer->stream, &reducer->launch_lock, bucket, producer));
     void *const stream = producer;
     return gs_reducer_mark(reducer, index, &stream);
 }

@@ -206,6 +206,10 @@ gsync_status gs_cuda_is_done(gs_cuda *cuda, void *event, bool *is_done) {
     return GSYNC_OK;
 }
 
+bool gs_cuda_is_each_threads(const void *stream) {
+    return stream == (const void *)cudaStreamPerThread;
+}
+
 gsync_status gs_cuda_is_capturing(gs_cuda *cuda, void *stream, bool *is_capturing) {
     (void)cuda;
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;

@@ -47,6 +47,8 @@ gsync_status gs_cuda_record(gs_cuda *cuda, void *event, void *stream);
 gsync_status gs_cuda_wait(gs_cuda *cuda, void *stream, void *event);
 /* Never waits. */
 gsync_status gs_cuda_is_done(gs_cuda *cuda, void *event, bool *is_done);
+/* The handle that stands for another stream in every thread. */
+bool gs_cuda_is_each_threads(const void *stream);
 gsync_status gs_cuda_is_capturing(gs_cuda *cuda, void *stream, bool *is_capturing);
 
 /* Outside steps only: allocation may wait for the device. Zero at first. pinned: on the host, for copies. */

@@ -25,11 +25,7 @@ static gsync_status take_digests(gs_stream *stream, gs_idle_function idle, void 
     const gs_bucket_plan *plan = stream->pipeline->plan;
     const gs_stream_turn *turn = stream->turn;
     GS_TRY(gs_stream_status(stream));
-    const gsync_status status = gs_stream_wait_event(stream, turn->finished, idle, argument);
-    if (status != GSYNC_OK) {
-        gs_stream_fail(stream, status);
-        return gs_stream_status(stream);
-    }
+    GS_TRY(gs_stream_wait_event(stream, turn->finished, idle, argument));
     for (size_t b = 0; b < plan->bucket_count; b++) {
         const gs_bucket *bucket = &plan->buckets[b];
         for (uint32_t i = bucket->first; i < bucket->first + bucket->gradient_count; i++) {

@@ -143,7 +143,9 @@ gsync_status gs_stream_end_turn(gs_stream *stream) {
 gsync_status gs_stream_exchange_end(gs_stream *stream, bool looks) {
     gs_stream_turn *turn = stream->turn;
     stream->has_found = looks;
-    if (stream->exchanges_refusals) {
+    if (stream->world_size == 1) {
+        turn->refusals[0] = *turn->own_refusal;
+    } else if (stream->exchanges_refusals) {
         GS_TRY(exchange(stream, turn->own_refusal, stream->refusals, turn->refusals, sizeof *turn->own_refusal));
     }
     GS_TRY(gs_stream_end_turn(stream));
@@ -207,7 +209,7 @@ bool gs_stream_is_refused(const gs_stream *stream, const gs_stream_turn *turn) {
             return true;
         }
     }
-    return stream->has_refused && turn == stream->turn;
+    return false;
 }
 
 gsync_status gs_stream_fail_refused(const gs_stream *stream, const gs_stream_turn *turn) {
@@ -247,6 +249,7 @@ void gs_stream_take_findings(gs_stream *stream, const gs_stream_turn *turn) {
         gs_findings summed = findings_of(&of[GS_STREAM_COMBINE], -1);
         const gs_findings result = findings_of(&of[GS_STREAM_DECODE], -1);
         sent.square_sum = 0;
+        sent.has_nonfinite = sent.has_nonfinite && stream->pipeline->outcome.divisor != 0; /* else results are zeros */
         summed.square_sum = 0;
         summed.absmax = 0;
         summed.has_nonfinite = false; /* its elements are those of a part */

@@ -122,8 +122,7 @@ struct gs_stream {
     double known_divisor;    /* of this step; 0: only the device will know */
     double stored_divisor;   /* what `divisor` holds; 0: not known here */
     size_t launched;
-    bool is_opened; /* the ranks exchange their shares */
-    bool has_refused;
+    bool is_opened;      /* the ranks exchange their shares */
     bool has_found;      /* findings were asked for */
     gsync_status status; /* of what was queued in this step */
     char failure_text[GS_FAIL_TEXT_MAX];
@@ -212,7 +211,7 @@ gsync_status gs_stream_compare_marks(gs_stream *stream, gs_idle_function idle, v
 gsync_status gs_stream_digests(gs_stream *stream, gs_idle_function idle, void *argument, const uint64_t **digests);
 
 /* stream_wait.c */
-/* Until the event is done, the ranks give up, or the deadline passes. */
+/* Until the event is done, the ranks give up, or the deadline passes: what fails has failed the stream. */
 gsync_status gs_stream_wait_event(gs_stream *stream, void *event, gs_idle_function idle, void *argument);
 gsync_status gs_stream_wait(gs_stream *stream, gs_idle_function idle, void *argument, bool *is_refused);
 gsync_status gs_stream_wait_for_sums(gs_stream *stream, gs_idle_function idle, void *argument);

@@ -212,7 +212,7 @@ gsync_status gs_stream_open(gs_stream **out, gs_pipeline *pipeline, const gs_str
     stream->finds_unused = wish->finds_unused;
     stream->compares_replicas = wish->compares_replicas;
     stream->checks_writes = wish->checks_writes;
-    stream->exchanges_refusals = wish->exchanges_refusals && stream->world_size > 1;
+    stream->exchanges_refusals = wish->exchanges_refusals;
     stream->nccl_ctas_max = wish->nccl_ctas_max;
     stream->allows_shared_device = wish->allows_shared_device;
     stream->has_normal_priority = wish->has_normal_priority;

@@ -120,23 +120,27 @@ static gsync_status take_turn(gs_stream *stream) {
         turn->is_busy = false;
     }
     *turn->own_refusal = (gs_stream_refusal){.count = 0};
-    if (stream->pipeline->terms.looks) {
-        clear_findings(turn, stream->pipeline->plan->bucket_count);
-    }
+    clear_findings(turn, stream->pipeline->plan->bucket_count);
     stream->turn = turn;
     stream->turns_taken++;
     return GSYNC_OK;
 }
 
-/* A gradient that was marked in an earlier micro-batch of the window is used, and perhaps not marked again. */
+/* A gradient that was marked in an earlier micro-batch of the window is read, and perhaps not marked again. */
 static bool keeps_producers(const gs_stream *stream, bool starts_window) {
-    return stream->finds_unused && !stream->accumulates && !starts_window;
+    return !stream->accumulates && !starts_window;
+}
+
+/* The first failure ends the step: what others count on will not come. */
+static void keep(gs_stream *stream, gsync_status status) {
+    if (status != GSYNC_OK && stream->status == GSYNC_OK) {
+        gs_stream_fail(stream, status);
+    }
 }
 
 static gsync_status begin(gs_stream *stream, bool starts_window) {
     stream->launched = 0;
     stream->is_opened = false;
-    stream->has_refused = false;
     stream->has_found = false;
     if (!keeps_producers(stream, starts_window)) {
         gs_stream_forget_producers(stream);
@@ -144,7 +148,8 @@ static gsync_status begin(gs_stream *stream, bool starts_window) {
     GS_TRY(gs_stream_status(stream));
     GS_TRY(gs_stream_review(stream));
     GS_TRY(take_turn(stream));
-    return gs_stream_upload(stream);
+    keep(stream, gs_stream_upload(stream));
+    return gs_stream_status(stream);
 }
 
 /* The exchange waits for gradients like the bucket, though it needs none. On a device that has room for few kernels it
@@ -160,13 +165,6 @@ static gsync_status launch_one(gs_stream *stream) {
     return GSYNC_OK;
 }
 
-/* The first failure ends the step: what others count on will not come. */
-static void keep(gs_stream *stream, gsync_status status) {
-    if (status != GSYNC_OK && stream->status == GSYNC_OK) {
-        gs_stream_fail(stream, status);
-    }
-}
-
 static void launch(gs_stream *stream, size_t bucket_count) {
     for (size_t i = 0; i < bucket_count && stream->status == GSYNC_OK; i++) {
         keep(stream, launch_one(stream));
@@ -179,7 +177,6 @@ static void refuse(gs_stream *stream, uint32_t gradient_index) {
         refusal->gradients[refusal->count] = gradient_index;
     }
     refusal->count++;
-    stream->has_refused = true;
 }
 
 static bool holds_any(const gs_stream *stream) {

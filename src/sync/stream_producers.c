@@ -11,9 +11,9 @@ static uintptr_t key_of(void *producer) {
     return (uintptr_t)producer + 1; /* the default stream's handle is NULL */
 }
 
-/* Its place among the bucket's producers, NULL if all are taken by others. */
+/* Its place among the bucket's producers, NULL if all are taken by others, or if the handle is no name for it. */
 static gs_stream_producer *find_producer(gs_stream_bucket *bucket, void *producer) {
-    for (int i = 0; i < GS_STREAM_PRODUCERS; i++) {
+    for (int i = 0; i < GS_STREAM_PRODUCERS && !gs_cuda_is_each_threads(producer); i++) {
         gs_stream_producer *at = &bucket->producers[i];
         uintptr_t key = 0;
         if (atomic_compare_exchange_strong(&at->key, &key, key_of(producer)) || key == key_of(producer)) {
@@ -37,7 +37,8 @@ gsync_status gs_stream_note_producer(gs_stream *stream, pthread_mutex_t *launch_
     if (at != NULL) {
         return gs_cuda_record(stream->cuda, at->event, producer);
     }
-    /* One stream too many: all that is queued from now on waits for it, which is right, if longer than it must. */
+    /* One stream too many, or of many with one handle: all that is queued from now on waits for it, which is right, if
+     * longer than it must. */
     pthread_mutex_lock(launch_lock);
     const gsync_status status = gs_stream_follow(stream, producer);
     pthread_mutex_unlock(launch_lock);

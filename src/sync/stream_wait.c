@@ -94,7 +94,10 @@ gsync_status gs_stream_wait_event(gs_stream *stream, void *event, gs_idle_functi
     while (!at.is_done && at.status == GSYNC_OK) {
         (void)gs_bell_wait(gs_group_bell(group), look, &at, &afterwards);
     }
-    return at.status;
+    if (at.status != GSYNC_OK) {
+        gs_stream_fail(stream, at.status);
+    }
+    return gs_stream_status(stream);
 }
 
 bool gs_stream_drain(gs_stream *stream) {
@@ -147,7 +150,6 @@ gsync_status gs_stream_wait(gs_stream *stream, gs_idle_function idle, void *argu
     gs_stream_turn *turn = stream->turn;
     const gsync_status status = gs_stream_wait_event(stream, turn->finished, idle, argument);
     if (status != GSYNC_OK) {
-        gs_stream_fail(stream, status);
         count_reduced(stream);
         return gs_stream_status(stream);
     }
@@ -166,39 +168,33 @@ gsync_status gs_stream_wait(gs_stream *stream, gs_idle_function idle, void *argu
 gsync_status gs_stream_wait_for_sums(gs_stream *stream, gs_idle_function idle, void *argument) {
     GS_TRY(gs_stream_status(stream));
     void *last = stream->buckets[stream->launched - 1].done;
-    const gsync_status status = gs_stream_wait_event(stream, last, idle, argument);
+    return gs_stream_wait_event(stream, last, idle, argument);
+}
+
+static gsync_status fail_if(gs_stream *stream, gsync_status status) {
     if (status != GSYNC_OK) {
         gs_stream_fail(stream, status);
     }
     return gs_stream_status(stream);
 }
 
-static gsync_status fail_if_nccl_has(gs_stream *stream) {
-    const gsync_status status = check_nccl(stream);
-    if (status != GSYNC_OK) {
-        gs_stream_fail(stream, status);
-        return gs_stream_status(stream);
-    }
-    return GSYNC_OK;
-}
-
 static gsync_status review_turn(gs_stream *stream, gs_stream_turn *turn) {
     gs_lane_outcome outcome;
-    GS_TRY(fail_if_nccl_has(stream));
+    GS_TRY(fail_if(stream, check_nccl(stream)));
     turn->is_open = false;
     GS_TRY(gs_stream_judge(stream, turn, &outcome));
     return gs_stream_is_refused(stream, turn) ? gs_stream_fail_refused(stream, turn) : GSYNC_OK;
 }
 
 gsync_status gs_stream_review(gs_stream *stream) {
-    GS_TRY(fail_if_nccl_has(stream));
+    GS_TRY(fail_if(stream, check_nccl(stream)));
     gsync_status first = GSYNC_OK;
     const uint64_t taken = stream->turns_taken;
     for (uint64_t i = taken > GS_STREAM_TURNS ? taken - GS_STREAM_TURNS : 0; i < taken; i++) {
         gs_stream_turn *turn = &stream->turns[i % GS_STREAM_TURNS];
         bool is_done = false;
         if (turn->is_open) {
-            GS_TRY(gs_cuda_is_done(stream->cuda, turn->finished, &is_done));
+            GS_TRY(fail_if(stream, gs_cuda_is_done(stream->cuda, turn->finished, &is_done)));
         }
         if (is_done) {
             const gsync_status status = review_turn(stream, turn);
