@@ -354,15 +354,20 @@ template <class W> class Combine {
         if (at + CHUNK > of_.count) {
             return false;
         }
-        Pack<Wide, CHUNK> sum;
+        Pack<Wide, CHUNK> sum = {};
+        bool has_any = false;
         GS_UNROLL_BY_4
         for (int rank = 0; rank < of_.ranks; rank++) {
+            if (!contributes(rank)) {
+                continue;
+            }
             Pack<Stored, CHUNK> part;
             gs_cuda_code::load(&part, (const Stored *)of_.parts + (size_t)rank * of_.stride + at);
             GS_UNROLL
             for (int k = 0; k < CHUNK; k++) {
-                sum.at[k] = rank == 0 ? decoded(part.at[k]) : sum.at[k] + decoded(part.at[k]);
+                sum.at[k] = has_any ? sum.at[k] + decoded(part.at[k]) : decoded(part.at[k]);
             }
+            has_any = true;
         }
         Pack<Stored, CHUNK> to;
         GS_UNROLL
@@ -376,9 +381,13 @@ template <class W> class Combine {
     GS_ANYWHERE void one(size_t at) {
         typedef typename W::Stored Stored;
         Wide sum = 0;
+        bool has_any = false;
         for (int rank = 0; rank < of_.ranks; rank++) {
-            const Wide part = decoded(((const Stored *)of_.parts + (size_t)rank * of_.stride)[at]);
-            sum = rank == 0 ? part : sum + part;
+            if (contributes(rank)) {
+                const Wide part = decoded(((const Stored *)of_.parts + (size_t)rank * of_.stride)[at]);
+                sum = has_any ? sum + part : part;
+                has_any = true;
+            }
         }
         ((Stored *)of_.shard)[at] = element(sum, at);
     }
@@ -387,6 +396,11 @@ template <class W> class Combine {
     GS_ANYWHERE Combine(const Arguments &of, gs_cuda_tally *tally)
         : of_(of), tally_(tally), division_(gs_cuda_division_by(of.divisor)),
           results_(narrowing_of_results<W>(of.narrowing, of.results)) {
+    }
+
+    /* A rank without data sent zeros. As on the host they are not added: -0 stays -0. */
+    GS_ANYWHERE bool contributes(int rank) const {
+        return of_.shares == NULL || of_.shares[rank].contributes != 0;
     }
 
     GS_ANYWHERE Wide decoded(typename W::Stored x) const {

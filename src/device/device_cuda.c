@@ -353,6 +353,7 @@ gsync_status gs_cuda_decode(gs_cuda *cuda, const gs_cuda_pass *pass, const void 
 gsync_status gs_cuda_combine(gs_cuda *cuda, const gs_cuda_combination *combination, void *stream) {
     const gs_cuda_combine_arguments arguments = {.parts = combination->parts,
                                                  .ranks = combination->ranks,
+                                                 .shares = combination->shares,
                                                  .stride = combination->stride,
                                                  .shard = combination->shard,
                                                  .count = combination->count,

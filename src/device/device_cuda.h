@@ -140,10 +140,19 @@ typedef struct gs_cuda_pass {
 gsync_status gs_cuda_encode(gs_cuda *cuda, const gs_cuda_pass *pass, void *bucket, void *stream);
 gsync_status gs_cuda_decode(gs_cuda *cuda, const gs_cuda_pass *pass, const void *bucket, void *stream);
 
+/* What a rank brings into a step, besides gradients. */
+typedef struct gs_cuda_share {
+    double weight;
+    uint32_t micro_batches;
+    uint32_t contributes; /* 0: it counts for nothing */
+    uint64_t words[6];    /* not for the device */
+} gs_cuda_share;
+
 /* The sum of one rank's shard of a bucket. What is named as in gs_cuda_pass is what it is there. */
 typedef struct gs_cuda_combination {
     const void *parts; /* of all ranks, `stride` elements apart */
     int ranks;
+    const gs_cuda_share *shares; /* of all ranks: who contributes nothing is left out. NULL: all contribute */
     size_t stride;
     void *shard; /* perhaps one of the parts */
     size_t count;
@@ -165,14 +174,6 @@ gsync_status gs_cuda_combine(gs_cuda *cuda, const gs_cuda_combination *combinati
 gsync_status gs_cuda_digest(gs_cuda *cuda, const gs_cuda_pass *pass, uint64_t *digests, void *stream);
 gsync_status gs_cuda_digest_one(gs_cuda *cuda, const gs_cuda_term *term, gsync_dtype dtype, uint64_t *digest,
                                 void *stream);
-
-/* What a rank brings into a step, besides gradients. */
-typedef struct gs_cuda_share {
-    double weight;
-    uint32_t micro_batches;
-    uint32_t contributes; /* 0: it counts for nothing */
-    uint64_t words[6];    /* not for the device */
-} gs_cuda_share;
 
 typedef enum gs_cuda_divide {
     GS_CUDA_DIVIDE_WINDOW,        /* by the most micro-batches that a rank has */

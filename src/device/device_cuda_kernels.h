@@ -34,6 +34,7 @@ typedef struct gs_cuda_pass_arguments {
 typedef struct gs_cuda_combine_arguments {
     const void *parts;
     int ranks;
+    const gs_cuda_share *shares;
     size_t stride;
     void *shard;
     size_t count;

@@ -101,6 +101,7 @@ void touch(Touched *touched, const Combine<W> *, const gs_cuda_combine_arguments
     }
     touched->add(of.divisor, sizeof *of.divisor, false);
     touched->add(of.results.divisor, sizeof *of.results.divisor, false);
+    touched->add(of.shares, static_cast<size_t>(of.ranks) * sizeof *of.shares, false);
     touched->add(of.shard, of.count * size, true);
     touched->add_notebook(of.notebook);
 }

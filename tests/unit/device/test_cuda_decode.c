@@ -319,6 +319,39 @@ static void findings_of_several_passes_add_up(void **state) {
 
 /* ---- combine ---- */
 
+/* Zeros that stand for nothing are not added: a sum of -0 stays -0. Whole chunks, and a rest. */
+static void parts_of_ranks_without_data_are_left_out(void **state) {
+    enum { COUNT = 9, OF = 16, ALL = 3 };
+    const gpu *const on = *state;
+    float elements[ALL * OF] = {0.0f};
+    for (int k = OF; k < ALL * OF; k++) {
+        elements[k] = -0.0f;
+    }
+    for (int bringing = 0; bringing <= 2; bringing++) {
+        gs_cuda_share shares[ALL] = {{.contributes = 0}, {.contributes = bringing > 0}, {.contributes = bringing > 1}};
+        float got[COUNT];
+        float *const parts = gpu_copy_of(on, elements, sizeof elements);
+        float *const shard = gpu_new(on, sizeof got);
+        gs_cuda_share *const on_device = gpu_copy_of(on, shares, sizeof shares);
+        const gs_cuda_combination sum = {.parts = parts,
+                                         .ranks = ALL,
+                                         .shares = on_device,
+                                         .stride = OF,
+                                         .shard = shard,
+                                         .count = COUNT,
+                                         .wire = GSYNC_FLOAT32};
+        assert_int_equal(gs_cuda_combine(on->cuda, &sum, on->stream), GSYNC_OK);
+        gpu_get(on, got, shard, sizeof got);
+        for (int k = 0; k < COUNT; k++) {
+            assert_true(got[k] == 0.0f);
+            assert_int_equal(signbit(got[k]) != 0, bringing > 0);
+        }
+        gs_cuda_free(on->cuda, on_device);
+        gs_cuda_free(on->cuda, shard);
+        gs_cuda_free(on->cuda, parts);
+    }
+}
+
 enum { RANKS = 5, PARTS = 5003, STRIDE = 5008 };
 
 /* The parts of all ranks, as the host's reductions take them. */
@@ -536,6 +569,7 @@ int main(void) {
         TEST(a_result_of_what_nobody_used_is_looked_at_and_not_written),
         TEST(squares_add_up_to_the_same_bits_however_a_bucket_is_cut),
         TEST(findings_of_several_passes_add_up),
+        TEST(parts_of_ranks_without_data_are_left_out),
         TEST(combine_adds_ranks_in_their_order_as_the_host_does),
         TEST(combine_rounds_to_narrow_wires_as_the_codecs_do),
         TEST(results_have_a_scale_that_follows_from_what_divides),
