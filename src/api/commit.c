@@ -325,10 +325,7 @@ static gsync_status commit_first(gsync_reducer *reducer) {
 /* On the reducer's own lane: a rank that has gone on with its steps instead is told so there. What steps that no host
  * has waited for still owe speaks of the plan that they had. */
 static gsync_status commit_again(gsync_reducer *reducer) {
-    if (reducer->owes_replicas) {
-        GS_TRY(gs_step_device_check_replicas(reducer));
-    }
-    reducer->owes_order = false;
+    GS_TRY(gs_step_device_catch_up(reducer));
     GS_TRY(gs_commit_compare(reducer, reducer->pipeline.lane, get_ready(reducer)));
     gs_engine_lock(&reducer->comm->engine);
     gs_narrow_fold(&reducer->pipeline);

@@ -151,6 +151,11 @@ gsync_status gs_step_accumulate(gsync_reducer *reducer);
 
 /* step_device.c: the parts of a step that differ for gradients on a GPU */
 gsync_status gs_step_device_begin(gsync_reducer *reducer);
+/* Under the launch lock. Whether somebody has to make progress then: all are launched, and the ranks agree on the
+ * order. */
+bool gs_step_device_launch(gsync_reducer *reducer, size_t bucket_count);
+/* What the ranks have still to tell each other of a step that no host has waited for. */
+gsync_status gs_step_device_catch_up(gsync_reducer *reducer);
 /* Launches what is left; waits for all of it and for what the ranks tell each other, or lets the consumer wait. */
 gsync_status gs_step_device_finish(gsync_reducer *reducer, bool may_refuse);
 /* checks_writes: remembers what the marked gradient holds; and GSYNC_ERR_CHANGED if this rank has written one since. */

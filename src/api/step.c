@@ -122,13 +122,14 @@ static void launch_full(gsync_reducer *reducer, uint32_t bucket) {
     /* Counting and launching are one decision: the pipeline is told the buckets in plan order. */
     pthread_mutex_lock(&reducer->launch_lock);
     const size_t count = gs_launch_order_fill(&reducer->launch, bucket);
+    bool has_work = count != 0;
     if (count != 0 && reducer->stream != NULL) {
-        reducer->stream_ops->launch(reducer->stream, count);
+        has_work = gs_step_device_launch(reducer, count);
     } else if (count != 0) {
         gs_pipeline_launch(&reducer->pipeline, count);
     }
     pthread_mutex_unlock(&reducer->launch_lock);
-    if (count != 0 && reducer->stream == NULL) {
+    if (has_work) {
         gs_engine_kick(&reducer->comm->engine);
     }
 }

@@ -18,14 +18,6 @@ static gsync_status run_epilogue(gsync_reducer *reducer, gsync_status own, bool 
     return gs_engine_wait(engine, &reducer->pipeline);
 }
 
-/* No host waited for the step that was to show the order. */
-static gsync_status agree_late(gsync_reducer *reducer) {
-    reducer->owes_order = false;
-    reducer->pipeline.step.wants_order = true;
-    GS_TRY(run_epilogue(reducer, GSYNC_OK, false));
-    return gs_reducer_take_order(reducer);
-}
-
 gsync_status gs_step_device_check_replicas(gsync_reducer *reducer) {
     gs_engine *engine = &reducer->comm->engine;
     const gs_idle_function idle = gs_engine_idle_function(engine);
@@ -35,13 +27,21 @@ gsync_status gs_step_device_check_replicas(gsync_reducer *reducer) {
     return gs_pipeline_check_replicas(&reducer->pipeline, digests, idle, engine);
 }
 
-gsync_status gs_step_device_begin(gsync_reducer *reducer) {
+/* One after the other, since all of it goes over the lane; and the order last, because it changes the plan. */
+gsync_status gs_step_device_catch_up(gsync_reducer *reducer) {
+    const bool owes_order = reducer->owes_order;
+    reducer->owes_order = false;
+    if (owes_order) {
+        GS_TRY(run_epilogue(reducer, GSYNC_OK, false));
+    }
     if (reducer->owes_replicas) {
-        GS_TRY(gs_step_device_check_replicas(reducer)); /* before the plan may change */
+        GS_TRY(gs_step_device_check_replicas(reducer));
     }
-    if (reducer->owes_order) {
-        GS_TRY(agree_late(reducer));
-    }
+    return owes_order ? gs_reducer_take_order(reducer) : GSYNC_OK;
+}
+
+gsync_status gs_step_device_begin(gsync_reducer *reducer) {
+    GS_TRY(gs_step_device_catch_up(reducer));
     return reducer->stream_ops->begin(reducer->stream, reducer->window_micro_batches == 0);
 }
 
@@ -92,6 +92,19 @@ static gsync_status check_all_writes(gsync_reducer *reducer) {
     return gs_pipeline_agree_on_writes(&reducer->pipeline, changed, gs_engine_idle_function(engine), engine);
 }
 
+/* ---- ready ---- */
+
+/* Whether the order may be told. What is said of late writes comes before it. */
+bool gs_step_device_launch(gsync_reducer *reducer, size_t bucket_count) {
+    reducer->stream_ops->launch(reducer->stream, bucket_count);
+    if (reducer->launch.next < reducer->plan.bucket_count || !reducer->pipeline.step.wants_order ||
+        reducer->options.checks_writes) {
+        return false;
+    }
+    gs_pipeline_tell_order(&reducer->pipeline);
+    return true;
+}
+
 /* ---- finish ---- */
 
 static void refuse_missing(gsync_reducer *reducer) {
@@ -118,8 +131,11 @@ static void launch_rest(gsync_reducer *reducer, bool may_refuse) {
     if (has_rest && may_refuse && reducer->options.is_strict) {
         refuse_missing(reducer);
     }
-    reducer->stream_ops->launch(reducer->stream, gs_launch_order_fill_all(&reducer->launch));
+    const bool has_work = gs_step_device_launch(reducer, gs_launch_order_fill_all(&reducer->launch));
     pthread_mutex_unlock(&reducer->launch_lock);
+    if (has_work) {
+        gs_engine_kick(&reducer->comm->engine);
+    }
 }
 
 static gsync_status leave(gsync_reducer *reducer) {
@@ -128,10 +144,13 @@ static gsync_status leave(gsync_reducer *reducer) {
     ops->let_follow(reducer->stream, reducer->consumer);
     ops->end(reducer->stream, false);
     const gsync_status own = ops->leave(reducer->stream);
+    gs_engine *engine = &reducer->comm->engine;
     reducer->owes_order = own == GSYNC_OK && pipeline->step.wants_order;
+    gs_engine_lock(engine);
     pipeline->terms.looks = false;
-    pipeline->step.wants_order = false;
-    return run_epilogue(reducer, own, false); /* which has nothing to do */
+    gs_pipeline_leave(pipeline, ops->launched(reducer->stream), own);
+    gs_engine_unlock(engine);
+    return own;
 }
 
 gsync_status gs_step_device_finish(gsync_reducer *reducer, bool may_refuse) {

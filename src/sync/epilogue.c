@@ -95,7 +95,8 @@ gs_epilogue gs_epilogue_after(gs_pipeline *pipeline, gs_epilogue last) {
         pipeline->choices_done = 0;
         return GS_EPILOGUE_CHOICE;
     }
-    return last < GS_EPILOGUE_ORDER && pipeline->step.wants_order ? GS_EPILOGUE_ORDER : GS_EPILOGUE_NONE;
+    const bool was_told = atomic_load(&pipeline->early_order) == GS_EARLY_TOLD;
+    return last < GS_EPILOGUE_ORDER && pipeline->step.wants_order && !was_told ? GS_EPILOGUE_ORDER : GS_EPILOGUE_NONE;
 }
 
 gsync_status gs_epilogue_post(gs_pipeline *pipeline) {

@@ -99,6 +99,9 @@ void gs_pipeline_begin(gs_pipeline *pipeline, const gs_step_terms *step) {
     pipeline->missing[0] = '\0';
     pipeline->outcome = (gs_lane_outcome){.refusing_rank = -1};
     pipeline->epilogue = GS_EPILOGUE_NONE;
+    pipeline->early_status = GSYNC_OK;
+    pipeline->is_concluding = false;
+    atomic_store(&pipeline->early_order, GS_EARLY_NOT);
     pipeline->observed_count = 0;
     pipeline->bytes_copied = 0;
     pipeline->bytes_reduced = 0;
@@ -142,16 +145,87 @@ static void begin_epilogue(gs_pipeline *pipeline) {
     }
 }
 
-void gs_pipeline_conclude(gs_pipeline *pipeline, size_t launched, gsync_status status, bool is_refused) {
-    pipeline->bucket = launched;
-    atomic_store(&pipeline->launched, launched);
-    atomic_store(&pipeline->is_ended, 0);
+/* ---- buckets that went another way ---- */
+
+static void go_on_after_buckets(gs_pipeline *pipeline, gsync_status status, bool is_refused) {
     if (status != GSYNC_OK) {
         end(pipeline, status);
     } else if (is_refused) {
         pipeline->epilogue = GS_EPILOGUE_MISSING;
     } else {
         begin_epilogue(pipeline);
+    }
+}
+
+void gs_pipeline_tell_order(gs_pipeline *pipeline) {
+    int expected = GS_EARLY_NOT;
+    if (pipeline->step.wants_order) {
+        (void)atomic_compare_exchange_strong(&pipeline->early_order, &expected, GS_EARLY_ASKED);
+    }
+}
+
+static bool is_telling_early(const gs_pipeline *pipeline) {
+    const int early = atomic_load(&pipeline->early_order);
+    return early == GS_EARLY_ASKED || early == GS_EARLY_UNDER_WAY;
+}
+
+gsync_status gs_pipeline_early_status(const gs_pipeline *pipeline, bool *is_open) {
+    *is_open = is_telling_early(pipeline);
+    const bool has_failed = atomic_load(&pipeline->early_order) == GS_EARLY_TOLD && pipeline->early_status != GSYNC_OK;
+    return has_failed ? gs_fail(pipeline->early_status, "%s", pipeline->failure_text) : GSYNC_OK;
+}
+
+static void begin_early_order(gs_pipeline *pipeline) {
+    int expected = GS_EARLY_ASKED;
+    if (pipeline->epilogue == GS_EPILOGUE_NONE &&
+        atomic_compare_exchange_strong(&pipeline->early_order, &expected, GS_EARLY_UNDER_WAY)) {
+        pipeline->epilogue = GS_EPILOGUE_ORDER;
+    }
+}
+
+/* The step goes on where the order was waited for. What it has failed with stands. */
+static void end_early_order(gs_pipeline *pipeline, gsync_status status) {
+    const bool has_failed = pipeline->is_concluding && pipeline->status != GSYNC_OK;
+    const gsync_status first = has_failed ? pipeline->status : status;
+    if (status != GSYNC_OK && !has_failed) {
+        snprintf(pipeline->failure_text, sizeof pipeline->failure_text, "%s", gsync_last_error());
+    }
+    pipeline->epilogue = GS_EPILOGUE_NONE;
+    pipeline->early_status = status;
+    atomic_store(&pipeline->early_order, GS_EARLY_TOLD);
+    if (pipeline->is_concluding) {
+        pipeline->is_concluding = false;
+        if (first != GSYNC_OK) {
+            (void)gs_fail(first, "%s", pipeline->failure_text); /* this thread may be another one */
+        }
+        go_on_after_buckets(pipeline, first, pipeline->is_refused);
+    }
+}
+
+static void set_launched(gs_pipeline *pipeline, size_t launched) {
+    pipeline->bucket = launched;
+    atomic_store(&pipeline->launched, launched);
+    atomic_store(&pipeline->is_ended, 0);
+}
+
+void gs_pipeline_leave(gs_pipeline *pipeline, size_t launched, gsync_status status) {
+    set_launched(pipeline, launched);
+    end(pipeline, status);
+}
+
+void gs_pipeline_conclude(gs_pipeline *pipeline, size_t launched, gsync_status status, bool is_refused) {
+    set_launched(pipeline, launched);
+    if (pipeline->early_status != GSYNC_OK && status == GSYNC_OK) {
+        (void)gs_fail(pipeline->early_status, "%s", pipeline->failure_text);
+        end(pipeline, pipeline->early_status);
+    } else if (is_telling_early(pipeline) && !gs_lane_is_broken(pipeline->lane)) {
+        /* All ranks tell it, so it comes to an end before anything else is said. */
+        pipeline->is_concluding = true;
+        pipeline->status = status;
+        snprintf(pipeline->failure_text, sizeof pipeline->failure_text, "%s", gsync_last_error());
+        pipeline->is_refused = is_refused;
+    } else {
+        go_on_after_buckets(pipeline, status, is_refused);
     }
 }
 
@@ -275,8 +349,16 @@ static void complete_bucket(gs_pipeline *pipeline) {
     }
 }
 
+static bool is_early(const gs_pipeline *pipeline) {
+    return atomic_load(&pipeline->early_order) == GS_EARLY_UNDER_WAY;
+}
+
 static void fail(gs_pipeline *pipeline, gsync_status status) {
     pipeline->is_posted = false;
+    if (is_early(pipeline)) {
+        end_early_order(pipeline, status);
+        return;
+    }
     if (pipeline->epilogue != GS_EPILOGUE_NONE) {
         end(pipeline, status);
         return;
@@ -306,20 +388,28 @@ static void complete(gs_pipeline *pipeline) {
         return;
     }
     status = gs_epilogue_take(pipeline);
+    if (is_early(pipeline)) {
+        if (status != GSYNC_OK || pipeline->epilogue == GS_EPILOGUE_NONE) {
+            end_early_order(pipeline, status);
+        }
+        return;
+    }
     if (status != GSYNC_OK || pipeline->epilogue == GS_EPILOGUE_NONE) {
         end(pipeline, status);
     }
 }
 
 static bool has_work(const gs_pipeline *pipeline) {
-    return atomic_load(&pipeline->is_ended) == 0 &&
-           (pipeline->epilogue != GS_EPILOGUE_NONE || pipeline->bucket < atomic_load(&pipeline->launched));
+    return is_telling_early(pipeline) ||
+           (atomic_load(&pipeline->is_ended) == 0 &&
+            (pipeline->epilogue != GS_EPILOGUE_NONE || pipeline->bucket < atomic_load(&pipeline->launched)));
 }
 
 static bool progress(gs_pipeline *pipeline, bool *is_waiting) {
     bool did_work = false;
     *is_waiting = false;
     while (has_work(pipeline)) {
+        begin_early_order(pipeline);
         bool is_done;
         bool moved;
         const gsync_status status = move(pipeline, &is_done, &moved);

@@ -95,6 +95,15 @@ typedef enum gs_epilogue {
     GS_EPILOGUE_MISSING   /* which gradients were never marked */
 } gs_epilogue;
 
+/* Where buckets go another way, the order is told as soon as all are launched: a rank that finishes another reducer
+ * first would else keep those waiting who finish this one. */
+typedef enum gs_early_order {
+    GS_EARLY_NOT,
+    GS_EARLY_ASKED, /* whoever makes progress begins */
+    GS_EARLY_UNDER_WAY,
+    GS_EARLY_TOLD
+} gs_early_order;
+
 enum { GS_ORDER_INDICES_MAX = 1000, GS_MISSING_TEXT_MAX = 512 };
 
 typedef struct gs_order_piece {
@@ -131,6 +140,10 @@ struct gs_pipeline {
     gs_lane_outcome outcome;           /* of the last bucket that was at work */
     gs_step_findings findings;         /* of all ranks, if terms.looks, once the step has ended */
     gs_epilogue epilogue;
+    _Atomic int early_order; /* gs_early_order */
+    gsync_status early_status;
+    bool is_concluding; /* gs_pipeline_conclude waits for the early order, with ... */
+    bool is_refused;    /* ... this and status */
     gs_order_piece order_piece;
     uint32_t *observed; /* gradient_count entries: rank 0's ready order, once the step has ended */
     size_t observed_count;
@@ -167,6 +180,15 @@ void gs_pipeline_launch(gs_pipeline *pipeline, size_t bucket_count);
 /* Before launching the bucket: this rank never marked gradients of it, and tells the others. missing: their names, and
  * those of later buckets. */
 void gs_pipeline_refuse(gs_pipeline *pipeline, size_t bucket, uint32_t gradient_index, const char *missing);
+
+/* All buckets are launched, and go another way: rank 0's ready order may be told. Any thread. */
+void gs_pipeline_tell_order(gs_pipeline *pipeline);
+
+/* What telling it early has ended with; *is_open: it has not ended yet. Any thread. */
+gsync_status gs_pipeline_early_status(const gs_pipeline *pipeline, bool *is_open);
+
+/* The step is over for this rank without the others; an order that is being told goes on. */
+void gs_pipeline_leave(gs_pipeline *pipeline, size_t launched, gsync_status status);
 
 /* The buckets went another way, and `launched` of them are through, or the step has failed. What the ranks still tell
  * each other then moves like a bucket. */

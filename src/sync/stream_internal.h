@@ -19,6 +19,7 @@ enum {
 /* A stream that makes gradients of a bucket final. */
 typedef struct gs_stream_producer {
     _Atomic uintptr_t key; /* the stream's handle + 1; 0: free */
+    _Atomic int is_taken;  /* by the thread that records the event */
     void *event;
 } gs_stream_producer;
 

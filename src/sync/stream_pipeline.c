@@ -54,6 +54,7 @@ static gsync_status reduce_directly(gs_stream *stream, const gs_stream_route *wa
     if (mine != 0) {
         const gs_cuda_combination sum = {.parts = parts,
                                          .ranks = stream->world_size,
+                                         .shares = stream->shares,
                                          .stride = part,
                                          .shard = way->at + first * way->size,
                                          .count = mine,
@@ -82,12 +83,13 @@ static gsync_status reduce(gs_stream *stream, const gs_stream_route *way) {
 static void note_bytes(gs_stream *stream, const gs_stream_route *way) {
     gs_pipeline *pipeline = stream->pipeline;
     const gs_bucket *bucket = bucket_at(stream, way->bucket);
+    const bool is_left = way->is_in_place || gs_stream_changes_nothing(stream, way);
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < bucket->gradient_count; i++) {
         bytes += gs_tensor_bytes(&pipeline->gradients[pipeline->plan->members[bucket->first + i]].tensor);
     }
     pipeline->bytes_reduced += bytes;
-    pipeline->bytes_copied += way->is_in_place ? 0 : 2 * bytes;
+    pipeline->bytes_copied += is_left ? 0 : 2 * bytes;
 }
 
 static gsync_status queue_bucket(gs_stream *stream, size_t bucket) {
@@ -100,8 +102,8 @@ static gsync_status queue_bucket(gs_stream *stream, size_t bucket) {
         if (!way.is_held && (!way.is_in_place || (way.divides && !way.is_direct))) {
             GS_TRY(decode(stream, &way));
         }
-        note_bytes(stream, &way);
     }
+    note_bytes(stream, &way);
     return way.is_held ? GSYNC_OK : gs_cuda_record(stream->cuda, stream->buckets[bucket].done, stream->queue);
 }
 
@@ -229,7 +231,8 @@ static void let_follow(gs_stream *stream, void *other) {
 /* Judged when its memory on the host is looked at: gs_stream_review. */
 static gsync_status leave(gs_stream *stream) {
     const double divisor = stream->known_divisor;
-    stream->pipeline->outcome.divisor = divisor >= 0 ? divisor / stream->pipeline->step.loss_scale : 0.0;
+    const double scale = stream->pipeline->step.loss_scale; /* 0: no step of the window has begun */
+    stream->pipeline->outcome.divisor = divisor >= 0 && scale != 0 ? divisor / scale : 0.0;
     atomic_store(&stream->pipeline->reduced, stream->launched);
     return gs_stream_status(stream);
 }

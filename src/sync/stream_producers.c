@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sync/stream_internal.h"
 
+#include <sched.h>
+
 /*
  * Which streams a bucket waits for. Each stream has one event per bucket, recorded anew with every mark: the last
  * record covers all that the stream queued before, and what a bucket waits for is no more than what was marked. Marks
- * of several threads take no lock; the ledger's count makes all records visible to the thread that launches.
+ * of several threads only share a lock if they are for the same stream and bucket; the ledger's count makes all records
+ * visible to the thread that launches.
  */
 
 static uintptr_t key_of(void *producer) {
@@ -32,10 +35,22 @@ bool gs_stream_has_producer(const gs_stream *stream, size_t bucket, void *produc
     return false;
 }
 
+/* Nobody promises which of two records at once the event keeps, and the earlier one would not do. */
+static gsync_status record_alone(gs_stream *stream, gs_stream_producer *at, void *producer) {
+    int expected = 0;
+    while (!atomic_compare_exchange_weak(&at->is_taken, &expected, 1)) {
+        expected = 0;
+        sched_yield();
+    }
+    const gsync_status status = gs_cuda_record(stream->cuda, at->event, producer);
+    atomic_store(&at->is_taken, 0);
+    return status;
+}
+
 gsync_status gs_stream_note_producer(gs_stream *stream, pthread_mutex_t *launch_lock, size_t bucket, void *producer) {
     gs_stream_producer *at = find_producer(&stream->buckets[bucket], producer);
     if (at != NULL) {
-        return gs_cuda_record(stream->cuda, at->event, producer);
+        return record_alone(stream, at, producer);
     }
     /* One stream too many, or of many with one handle: all that is queued from now on waits for it, which is right, if
      * longer than it must. */

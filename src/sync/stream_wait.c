@@ -44,6 +44,13 @@ static gsync_status check_deadline(const device_look *at, uint64_t now) {
                    stream->pipeline->step.step, stream->rank, stream->launched, stream->pipeline->group->timeout_ms);
 }
 
+/* Where this rank itself has waited in vain for another's order, and told the others so, that is what it says. */
+static gsync_status first_status(const gs_stream *stream, gsync_status status) {
+    bool is_open;
+    GS_TRY(gs_pipeline_early_status(stream->pipeline, &is_open));
+    return is_open ? GSYNC_OK : status; /* it ends soon, and the deadline holds */
+}
+
 static gsync_status check_ranks(device_look *at, uint64_t now) {
     bool has_left;
     const gs_lane *lane = at->stream->pipeline->lane;
@@ -52,7 +59,7 @@ static gsync_status check_ranks(device_look *at, uint64_t now) {
     }
     const gsync_status status = gs_lane_look(lane, &has_left);
     if (status == GSYNC_OK || !has_left) {
-        return status;
+        return status == GSYNC_OK ? GSYNC_OK : first_status(at->stream, status);
     }
     at->left_ns = at->left_ns == 0 ? now : at->left_ns;
     return now - at->left_ns > GRACE_NS ? status : GSYNC_OK;
@@ -83,6 +90,17 @@ static bool look(void *argument) {
     return at->is_done || at->status != GSYNC_OK;
 }
 
+/* The first buckets of a failed step hold results. */
+static void count_reduced(gs_stream *stream) {
+    size_t count = 0;
+    bool is_done = true;
+    while (count < stream->launched &&
+           gs_cuda_is_done(stream->cuda, stream->buckets[count].done, &is_done) == GSYNC_OK && is_done) {
+        count++;
+    }
+    atomic_store(&stream->pipeline->reduced, count);
+}
+
 gsync_status gs_stream_wait_event(gs_stream *stream, void *event, gs_idle_function idle, void *argument) {
     gs_group *group = stream->pipeline->group;
     device_look at = {.stream = stream,
@@ -95,6 +113,7 @@ gsync_status gs_stream_wait_event(gs_stream *stream, void *event, gs_idle_functi
         (void)gs_bell_wait(gs_group_bell(group), look, &at, &afterwards);
     }
     if (at.status != GSYNC_OK) {
+        count_reduced(stream); /* first: what is aborted comes to an end too, without a result */
         gs_stream_fail(stream, at.status);
     }
     return gs_stream_status(stream);
@@ -133,24 +152,12 @@ gsync_status gs_stream_status(const gs_stream *stream) {
     return stream->status == GSYNC_OK ? GSYNC_OK : gs_fail(stream->status, "%s", stream->failure_text);
 }
 
-/* The first buckets of a failed step hold results. */
-static void count_reduced(gs_stream *stream) {
-    size_t count = 0;
-    bool is_done = true;
-    while (count < stream->launched &&
-           gs_cuda_is_done(stream->cuda, stream->buckets[count].done, &is_done) == GSYNC_OK && is_done) {
-        count++;
-    }
-    atomic_store(&stream->pipeline->reduced, count);
-}
-
 gsync_status gs_stream_wait(gs_stream *stream, gs_idle_function idle, void *argument, bool *is_refused) {
     *is_refused = false;
     GS_TRY(gs_stream_status(stream));
     gs_stream_turn *turn = stream->turn;
     const gsync_status status = gs_stream_wait_event(stream, turn->finished, idle, argument);
     if (status != GSYNC_OK) {
-        count_reduced(stream);
         return gs_stream_status(stream);
     }
     turn->is_open = false;

@@ -159,16 +159,19 @@ static void a_device_that_is_not_current_is_refused(void **state) {
 static void tell_unsupported(crew *c, int rank, gsync_comm *comm) {
     (void)c;
     (void)rank;
-    gsync_options options[2] = {GSYNC_OPTIONS_INIT, GSYNC_OPTIONS_INIT};
-    static const char *const words[2] = {"int8", "float8"};
+    enum { LACKING = 3 };
+    gsync_options options[LACKING] = {GSYNC_OPTIONS_INIT, GSYNC_OPTIONS_INIT, GSYNC_OPTIONS_INIT};
+    static const char *const words[LACKING] = {"int8", "float8", "float64 travels as it is"};
     options[0].wire = GSYNC_WIRE_INT8;
     options[1].wire = GSYNC_WIRE_FLOAT8;
-    for (int i = 0; i < 2; i++) {
+    options[2].wire = GSYNC_WIRE_BFLOAT16;
+    for (int i = 0; i < LACKING; i++) {
+        const gsync_dtype dtype = i == 2 ? GSYNC_FLOAT64 : GSYNC_FLOAT32;
         gsync_reducer *reducer = NULL;
-        float *memory;
-        OK(cudaMalloc((void **)&memory, 4096 * sizeof(float)));
+        void *memory;
+        OK(cudaMalloc(&memory, 4096 * sizeof(double)));
         CHECK(gsync_reducer_create(&reducer, comm, &options[i]) == GSYNC_OK);
-        CHECK(gsync_reducer_add(reducer, "g", memory, 4096, GSYNC_FLOAT32) == GSYNC_OK);
+        CHECK(gsync_reducer_add(reducer, "g", memory, 4096, dtype) == GSYNC_OK);
         CHECK_STATUS(gsync_reducer_commit(reducer), GSYNC_ERR_UNSUPPORTED, words[i]);
         gsync_reducer_destroy(&reducer);
         OK(cudaFree(memory));
