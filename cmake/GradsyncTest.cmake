@@ -11,6 +11,9 @@
 #   starts      ofast: as a program that is linked with -Ofast                            (none)
 #   labels      further ctest labels                                                      (none)
 #   memory      yes: run it under valgrind too; a rank test with 2 threads                (unit tests yes, others no)
+#   device      once more with gradients on a GPU, tests/mirror: yes, long, or no, with the reason behind it
+#                                                                                         (yes)
+#   finish      host: there with gsync_finish alone, as what goes wrong is told by it     (any)
 #
 # A source that includes mpi.h or gradsync_mpi.h is left out where there is no MPI. One that includes simcuda.h gets the
 # library over a simulated GPU; without CUDA's and NCCL's headers it is left out, like one that includes a *_cuda.h or
@@ -146,6 +149,9 @@ function(gradsync_rank_test name source)
     if(needs_mpi)
         target_link_libraries(${name} PRIVATE MPI::MPI_C)
     endif()
+
+    set_property(GLOBAL APPEND PROPERTY GRADSYNC_RANK_PROGRAMS ${name})
+    set_target_properties(${name} PROPERTIES GRADSYNC_SOURCE ${source})
 
     string(REGEX REPLACE "\\..*" "" label ${name})
     foreach(transport IN LISTS transports)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=2 transports=threads,mpi timeout=60 */
+/* gsync-test: device=long worlds=2 transports=threads,mpi timeout=60 */
 
 /* GS-40: gradients that are never finite drive the loss scale down to 0, or keep a training skipping for ever. */
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=2,4 transports=threads,mpi links=internal timeout=60
+/* gsync-test: device=no (it damages what travels between hosts)
+   gsync-test: worlds=2,4 transports=threads,mpi links=internal timeout=60
    gsync-test: wrap=gs_lane_mail,malloc,calloc,realloc,aligned_alloc,posix_memalign,free */
 
 /* GS-49: indices survive the way between ranks, beyond 16 bits and at the end; and one that does not is an error, not

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=2,3 transports=threads,mpi timeout=60 */
+/* gsync-test: finish=host worlds=2,3 transports=threads,mpi timeout=60 */
 
 /*
  * GS-57 with accumulation: a rank may run out of data in the middle of a window. What it has accumulated still counts,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=2,4 transports=threads,mpi timeout=60 */
+/* gsync-test: device=long worlds=2,4 transports=threads,mpi timeout=60 */
 
 /*
  * GS-66: communicators that come and go in one process, while slower ranks still tear the last one down. The random

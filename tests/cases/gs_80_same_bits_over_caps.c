@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=4 transports=threads,mpi timeout=60 */
+/* gsync-test: device=long worlds=4 transports=threads,mpi timeout=60 */
 
 /*
  * GS-80: the same data in other buckets gives the same bits. Sums are always taken in the documented fixed order, so

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=2,3 transports=threads,mpi timeout=60 */
+/* gsync-test: device=long worlds=2,3 transports=threads,mpi timeout=60 */
 
 /* No global state: two reducers, two communicators and several threads of one process work side by side. */
 

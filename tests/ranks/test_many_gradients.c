@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=1,2,3 transports=threads,mpi timeout=60 */
+/* gsync-test: device=long worlds=1,2,3 transports=threads,mpi timeout=60 */
 
 /* More gradients than what the ranks tell each other about them fits into one message. */
 

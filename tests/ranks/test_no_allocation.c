@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=2 links=internal timeout=120
+/* gsync-test: device=no (it counts what the host allocates)
+   gsync-test: worlds=2 links=internal timeout=120
    gsync-test: wrap=malloc,calloc,realloc,aligned_alloc,posix_memalign,free */
 
 /*

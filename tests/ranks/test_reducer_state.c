@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=1,2,3 transports=threads,mpi */
+/* gsync-test: finish=host worlds=1,2,3 transports=threads,mpi */
 #include "ranks.h"
 
 #include <stdlib.h>

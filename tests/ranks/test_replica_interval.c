@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=2,4 transports=threads,mpi links=internal wrap=gs_host_hash_tensor */
+/* gsync-test: device=no (it damages the hash that a host makes)
+   gsync-test: worlds=2,4 transports=threads,mpi links=internal wrap=gs_host_hash_tensor */
 #include "device/device_host.h"
 #include "ranks.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=2,3,4 transports=threads,mpi timeout=90 */
+/* gsync-test: device=long worlds=2,3,4 transports=threads,mpi timeout=90 */
 
 /*
  * The same bits, those of a serial sum in rank order, for every way of cutting gradients into buckets, every ready

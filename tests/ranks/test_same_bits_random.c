@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=1,2,3,4,8 transports=threads,mpi timeout=120 */
+/* gsync-test: device=long worlds=1,2,3,4,8 transports=threads,mpi timeout=120 */
 
 /*
  * The same bits as a serial sum, for models drawn from a seed: any sizes, dtypes and options, with gradients anywhere,

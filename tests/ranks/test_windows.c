@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=1,2,4 transports=threads,mpi timeout=60 */
+/* gsync-test: finish=host worlds=1,2,4 transports=threads,mpi timeout=60 */
 
 /*
  * Accumulation windows: several micro-batches, one reduction. What the window holds is checked against a serial sum in

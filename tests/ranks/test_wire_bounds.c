@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=1 transports=single timeout=120 */
+/* gsync-test: device=no (it starts more ranks of its own than there are devices)
+   gsync-test: worlds=1 transports=single timeout=120 */
 
 /*
  * How far a narrow wire's result may be from the exact one, element by element, for 2 to 64 ranks and for values of

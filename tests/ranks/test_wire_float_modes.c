@@ -133,7 +133,9 @@ static void trainers_may_have_traps_on(ranks_context *ctx) {
     flush_subnormals(true);
 }
 
+#define HOST_ONLY "a GPU has no such modes, and simulated kernels run on threads that have them"
 #define BOTH(claim)                                                                                                    \
-    RANKS_TEST_WITH(claim, .progress = GSYNC_PROGRESS_HELPER), RANKS_TEST_WITH(claim, .progress = GSYNC_PROGRESS_CALLER)
+    RANKS_TEST_WITH(claim, .progress = GSYNC_PROGRESS_HELPER, .host_only = HOST_ONLY),                                 \
+        RANKS_TEST_WITH(claim, .progress = GSYNC_PROGRESS_CALLER, .host_only = HOST_ONLY)
 
 RANKS_MAIN(BOTH(ranks_that_flush_subnormals_get_the_bits_of_those_that_do_not), BOTH(trainers_may_have_traps_on))

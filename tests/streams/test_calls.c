@@ -161,7 +161,7 @@ static void tell_unsupported(crew *c, int rank, gsync_comm *comm) {
     (void)rank;
     enum { LACKING = 3 };
     gsync_options options[LACKING] = {GSYNC_OPTIONS_INIT, GSYNC_OPTIONS_INIT, GSYNC_OPTIONS_INIT};
-    static const char *const words[LACKING] = {"int8", "float8", "float64 travels as it is"};
+    static const char *const words[LACKING] = {"int8", "float8", "is on a GPU and float64"};
     options[0].wire = GSYNC_WIRE_INT8;
     options[1].wire = GSYNC_WIRE_FLOAT8;
     options[2].wire = GSYNC_WIRE_BFLOAT16;

@@ -33,6 +33,12 @@ typedef struct ranks_run {
     unsigned tests_passed;
 } ranks_run;
 
+static const ranks_device_ops *device_ops; /* NULL: gradients are where bodies have them */
+
+void ranks_use_device(const ranks_device_ops *ops) {
+    device_ops = ops;
+}
+
 /* cmocka gives a test one pointer. */
 typedef struct ranks_case {
     ranks_run *run;
@@ -74,6 +80,8 @@ static gsync_comm_options comm_options_of(const ranks_run *run, const ranks_test
     if (run->transport == RANKS_MPI) {
         options.transport = GSYNC_TRANSPORT_MPI;
         options.ranks_per_host = run->ranks_per_host;
+    } else if (run->transport == RANKS_TORCHRUN) {
+        options.transport = GSYNC_TRANSPORT_NCCL;
     }
     if (run->log_level != (gsync_log_level)0) {
         options.log = print_log;
@@ -89,19 +97,35 @@ static bool make_comm(ranks_context *ctx, const ranks_test *test) {
     return CHECK_OK(gsync_comm_create(&ctx->comm, &ctx->comm_options));
 }
 
-static void run_rank(ranks_context *ctx, const ranks_test *test) {
-    ranks_set_current(ctx);
-    ranks_board_enter(ctx->hidden->board, ctx->rank);
+/* Whether the body ended by ranks_refuse. */
+static bool run_body(ranks_context *ctx, const ranks_test *test) {
+    ctx->hidden->body_thread = pthread_self();
+    if (setjmp(ctx->hidden->way_out) != 0) {
+        return true;
+    }
     if (make_comm(ctx, test)) {
         test->body(ctx);
     }
-    if (ranks_has_failed(ctx)) {
+    return false;
+}
+
+static void run_rank(ranks_context *ctx, const ranks_test *test) {
+    ranks_set_current(ctx);
+    ranks_board_enter(ctx->hidden->board, ctx->rank);
+    if (device_ops != NULL) {
+        device_ops->begin(ctx);
+    }
+    const bool is_refused = run_body(ctx, test);
+    if (is_refused || ranks_has_failed(ctx)) {
         gsync_comm_abort(ctx->comm, "this rank's test has failed");
     }
     /* Nobody's communicator goes before every body has ended: destroying it is a thing that a test does on purpose. */
     ranks_board_leave(ctx->hidden->board, ctx->rank);
     ranks_models_destroy(ctx);
     gsync_comm_destroy(&ctx->comm);
+    if (device_ops != NULL) {
+        device_ops->end(ctx);
+    }
     CHECK_GUARDS(ctx);
     ranks_memory_free_all(ctx);
     ranks_board_finish(ctx->hidden->board, ctx->rank);
@@ -115,6 +139,7 @@ static ranks_context context_of(const ranks_run *run, const ranks_test *test, in
                            .seed = run->seed,
                            .transport = run->transport,
                            .comm_options = comm_options_of(run, test),
+                           .is_on_device = device_ops != NULL,
                            .hidden = hidden};
 }
 
@@ -180,7 +205,7 @@ static const char *obstacle_of(const ranks_run *run, const ranks_test *test) {
     if (test->needs_mpi && run->transport != RANKS_MPI) {
         return "is about ranks that are processes of mpirun";
     }
-    return NULL;
+    return device_ops != NULL ? test->host_only : NULL;
 }
 
 typedef struct ranks_result {
@@ -290,6 +315,11 @@ static void find_launcher(ranks_run *run) {
             return;
         }
     }
+    if (device_ops != NULL && getenv("RANK") != NULL && getenv("WORLD_SIZE") != NULL && getenv("MASTER_PORT") != NULL) {
+        run->transport = RANKS_TORCHRUN;
+        run->world = atoi(getenv("WORLD_SIZE"));
+        run->rank = atoi(getenv("RANK"));
+    }
 }
 
 static bool set_progress(ranks_run *run, const char *value) {
@@ -305,7 +335,7 @@ static bool set_progress(ranks_run *run, const char *value) {
 
 static bool set_option(ranks_run *run, const char *name, const char *value) {
     if (strcmp(name, "--ranks") == 0) {
-        if (run->transport == RANKS_MPI) {
+        if (run->transport == RANKS_MPI || run->transport == RANKS_TORCHRUN) {
             return false; /* mpirun has said how many */
         }
         run->transport = RANKS_THREADS;
@@ -353,12 +383,16 @@ static bool read_arguments(ranks_run *run, int argc, char **argv) {
 }
 
 static ranks_board *open_board(const ranks_run *run) {
-    if (run->transport != RANKS_MPI) {
+    if (run->transport != RANKS_MPI && run->transport != RANKS_TORCHRUN) {
         return ranks_board_private(run->world);
     }
-    /* All ranks of a job on one host have mpirun as their parent, and no other job has the same. */
     char name[64];
-    snprintf(name, sizeof(name), "/gsync-ranks-%ld-%ld", (long)getuid(), (long)getppid());
+    if (run->transport == RANKS_TORCHRUN) {
+        snprintf(name, sizeof(name), "/gsync-ranks-%ld-port-%.16s", (long)getuid(), getenv("MASTER_PORT"));
+    } else {
+        /* All ranks of a job on one host have mpirun as their parent, and no other job has the same. */
+        snprintf(name, sizeof(name), "/gsync-ranks-%ld-%ld", (long)getuid(), (long)getppid());
+    }
     return ranks_board_shared(name, run->world, run->rank);
 }
 

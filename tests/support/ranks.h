@@ -19,6 +19,8 @@
  *     program                          one rank, no launcher
  *     program --ranks 4                four threads
  *     mpirun -n 4 program              four processes
+ *     RANK=.. WORLD_SIZE=4 .. program  one of four processes that know each other by torchrun's variables: where the
+ *                                      program's gradients are on a GPU, tests/mirror
  *     ... [--progress helper|caller] [--ranks-per-host k] [--seed n] [--only pattern]
  *
  * The ranks agree on failures over a board of their own (ranks_board.h), not through the library under test. Each
@@ -44,7 +46,8 @@ extern "C" {
 typedef enum ranks_transport {
     RANKS_SINGLE, /* gsync_comm_create without a launcher */
     RANKS_THREADS,
-    RANKS_MPI
+    RANKS_MPI,
+    RANKS_TORCHRUN /* over NCCL */
 } ranks_transport;
 
 /* What one rank's body gets. The communicator is fresh; a test may destroy it (which sets it to NULL). */
@@ -55,6 +58,7 @@ typedef struct ranks_context {
     uint64_t seed;
     ranks_transport transport;
     gsync_comm_options comm_options; /* with which comm was made */
+    bool is_on_device;               /* the library has the gradients on a GPU: tests/mirror */
     struct ranks_private *hidden;
 } ranks_context;
 
@@ -72,6 +76,7 @@ typedef struct ranks_test {
     bool needs_threads;      /* skipped unless the ranks are threads */
     bool needs_mpi;          /* skipped unless the ranks are processes */
     bool needs_no_comm;      /* ctx->comm is NULL */
+    const char *host_only;   /* why the claim is none about gradients on a GPU; skipped there with these words */
 } ranks_test;
 
 #define RANKS_TEST(function)                                                                                           \

@@ -20,6 +20,8 @@ typedef struct board_entry {
     unsigned failures;
     bool has_left;
     bool is_skipped;
+    bool is_refused;
+    unsigned failures_before; /* it was refused */
     size_t notes_length;
     char notes[RANKS_NOTES_MAX];
     char skip_reason[160];
@@ -143,6 +145,15 @@ void ranks_board_note_skip(ranks_board *board, int rank, const char *reason) {
     pthread_mutex_unlock(&board->lock);
 }
 
+void ranks_board_note_refusal(ranks_board *board, int rank, const char *reason) {
+    ranks_board_note_skip(board, rank, reason);
+    pthread_mutex_lock(&board->lock);
+    board_entry *entry = entry_of(board, rank);
+    entry->failures_before = entry->is_refused ? entry->failures_before : entry->failures;
+    entry->is_refused = true;
+    pthread_mutex_unlock(&board->lock);
+}
+
 /* Named by the reader's test, since after finish another rank may have entered the next one already. */
 static board_entry *entry_read_by(ranks_board *board, int reader, int rank) {
     return &board->ranks[rank].entries[test_of(board, reader) % 2];
@@ -150,7 +161,12 @@ static board_entry *entry_read_by(ranks_board *board, int reader, int rank) {
 
 unsigned ranks_board_failures(ranks_board *board, int reader, int rank) {
     pthread_mutex_lock(&board->lock);
-    const unsigned failures = entry_read_by(board, reader, rank)->failures;
+    const board_entry *entry = entry_read_by(board, reader, rank);
+    bool is_refused = false;
+    for (int peer = 0; peer < board->world; peer++) {
+        is_refused = is_refused || entry_read_by(board, reader, peer)->is_refused;
+    }
+    const unsigned failures = is_refused ? entry->failures_before : entry->failures;
     pthread_mutex_unlock(&board->lock);
     return failures;
 }

@@ -38,8 +38,10 @@ int ranks_board_meet(ranks_board *board, int rank, const void *mine, size_t byte
 /* Any thread. Adds a line to this rank's notes of failures. */
 void ranks_board_note_failure(ranks_board *board, int rank, const char *line);
 void ranks_board_note_skip(ranks_board *board, int rank, const char *reason);
+/* Skipped, whatever ranks find from now on. */
+void ranks_board_note_refusal(ranks_board *board, int rank, const char *reason);
 
-/* What rank noted in the reader's present test; between finish and the next enter final. */
+/* What rank noted in the reader's present test, and counts; between finish and the next enter final. */
 unsigned ranks_board_failures(ranks_board *board, int reader, int rank);
 const char *ranks_board_notes(ranks_board *board, int reader, int rank);
 /* NULL if no rank asked for it. */

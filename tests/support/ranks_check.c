@@ -19,6 +19,10 @@ void ranks_adopt(ranks_context *ctx) {
     current = ctx;
 }
 
+ranks_context *ranks_current(void) {
+    return current;
+}
+
 static const char *base_name(const char *file) {
     const char *slash = strrchr(file, '/');
     return slash != NULL ? slash + 1 : file;
@@ -47,6 +51,15 @@ bool ranks_has_failed(const ranks_context *ctx) {
 void ranks_skip(const char *reason) {
     if (current != NULL) {
         ranks_board_note_skip(current->hidden->board, current->rank, reason);
+    }
+}
+
+void ranks_refuse(const char *reason) {
+    if (current != NULL) {
+        ranks_board_note_refusal(current->hidden->board, current->rank, reason);
+        if (pthread_equal(pthread_self(), current->hidden->body_thread)) {
+            longjmp(current->hidden->way_out, 1);
+        }
     }
 }
 

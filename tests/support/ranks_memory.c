@@ -87,6 +87,19 @@ void ranks_memory_free(ranks_context *ctx, void *memory) {
     ranks_fail(__FILE__, __LINE__, "ranks_memory_free: not memory of this test");
 }
 
+bool ranks_memory_find(const void *address, void **start, size_t *bytes) {
+    const ranks_context *ctx = ranks_current();
+    for (ranks_block *block = ctx != NULL ? ctx->hidden->blocks : NULL; block != NULL; block = block->next) {
+        if ((uintptr_t)address >= (uintptr_t)block->user &&
+            (uintptr_t)address - (uintptr_t)block->user <= block->bytes) {
+            *start = block->user;
+            *bytes = block->bytes;
+            return true;
+        }
+    }
+    return false;
+}
+
 void ranks_memory_free_all(ranks_context *ctx) {
     while (ctx->hidden->blocks != NULL) {
         ranks_block *block = ctx->hidden->blocks;
