@@ -285,6 +285,8 @@ static size_t mail_bytes(const gsync_reducer *reducer) {
 }
 
 static gsync_status open_lane(gsync_reducer *reducer) {
+    gs_lane_close(reducer->pipeline.lane); /* of a first commit that failed */
+    reducer->pipeline.lane = NULL;
     if (reducer->stream != NULL) {
         return open_small_lane(reducer);
     }

@@ -31,6 +31,7 @@ static gsync_status status_of(cudaError_t error) {
     case cudaErrorUnsupportedPtxVersion:
     case cudaErrorNotSupported:
     case cudaErrorStreamCaptureUnsupported:
+    case cudaErrorStreamCaptureImplicit:
         return GSYNC_ERR_UNSUPPORTED;
     default:
         return GSYNC_ERR_TRANSPORT;

@@ -216,6 +216,8 @@ gsync_status gs_stream_digests(gs_stream *stream, gs_idle_function idle, void *a
 gsync_status gs_stream_wait_event(gs_stream *stream, void *event, gs_idle_function idle, void *argument);
 gsync_status gs_stream_wait(gs_stream *stream, gs_idle_function idle, void *argument, bool *is_refused);
 gsync_status gs_stream_wait_for_sums(gs_stream *stream, gs_idle_function idle, void *argument);
+/* Has some rank given up? Those that have left may have sent their part. */
+gsync_status gs_stream_check_abort(const gs_stream *stream);
 /* Until nothing of the library's stream is on the device, for a moment at most. False: something still is. */
 bool gs_stream_drain(gs_stream *stream);
 /* The first failure of a step: nothing more is queued, and the other ranks are told. */

@@ -157,6 +157,7 @@ static gsync_status begin(gs_stream *stream, bool starts_window) {
 /* The exchange waits for gradients like the bucket, though it needs none. On a device that has room for few kernels it
  * would else be in the way of another reducer's, which the other ranks wait for. */
 static gsync_status launch_one(gs_stream *stream) {
+    GS_TRY(gs_stream_check_abort(stream)); /* else the step could succeed, with what they had queued before */
     GS_TRY(gs_stream_wait_producers(stream, stream->launched));
     if (!stream->is_opened) {
         GS_TRY(gs_stream_exchange_shares(stream));

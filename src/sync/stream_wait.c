@@ -65,6 +65,13 @@ static gsync_status check_ranks(device_look *at, uint64_t now) {
     return now - at->left_ns > GRACE_NS ? status : GSYNC_OK;
 }
 
+gsync_status gs_stream_check_abort(const gs_stream *stream) {
+    bool has_left = false;
+    const gs_lane *lane = stream->pipeline->lane;
+    const gsync_status status = lane != NULL ? gs_lane_look(lane, &has_left) : GSYNC_OK;
+    return has_left ? GSYNC_OK : status;
+}
+
 static gsync_status check_nccl(const gs_stream *stream) {
     return stream->nccl != NULL ? gs_nccl_check(stream->nccl) : GSYNC_OK;
 }

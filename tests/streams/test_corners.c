@@ -416,6 +416,38 @@ static void clipping_says_when_the_device_fails(void **state) {
     tell(1, tell_failed_clip);
 }
 
+/* What the rank that aborts had queued before would be enough for the others. */
+static void tell_aborted(crew *c, int rank, gsync_comm *comm) {
+    pair p = {0};
+    gsync_options options = GSYNC_OPTIONS_INIT;
+    options.order = GSYNC_ORDER_REGISTERED;
+    pair_open(&p, comm, &options);
+    if (rank == 0) {
+        step_on_stream(&p, 1.0);
+        gsync_comm_abort(comm, "enough");
+        atomic_store(&c->has_ended, 1);
+    }
+    while (atomic_load(&c->has_ended) == 0) {
+        sched_yield();
+    }
+    if (rank == 1) {
+        CHECK_STATUS(gsync_begin(p.reducer, GSYNC_SYNC), GSYNC_OK, "");
+        mark(&p, 0, 1.0);
+        mark(&p, 1, 1.0);
+        CHECK_STATUS(gsync_finish(p.reducer, NULL), GSYNC_ERR_ABORTED, "enough");
+        atomic_store(&c->has_ended, 2);
+    }
+    while (atomic_load(&c->has_ended) != 2) {
+        sched_yield();
+    }
+    pair_close(&p);
+}
+
+static void nobody_goes_on_after_an_abort(void **state) {
+    (void)state;
+    tell(2, tell_aborted);
+}
+
 /* A first commit that runs out of memory may be repeated. */
 static void tell_second_try(crew *c, int rank, gsync_comm *comm) {
     (void)c;
@@ -448,6 +480,7 @@ int main(void) {
         cmocka_unit_test(findings_are_those_of_the_step),
         cmocka_unit_test(what_weighs_nothing_is_not_found),
         cmocka_unit_test(clipping_says_when_the_device_fails),
+        cmocka_unit_test(nobody_goes_on_after_an_abort),
         cmocka_unit_test(a_commit_may_be_repeated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
