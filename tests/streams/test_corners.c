@@ -434,7 +434,7 @@ static void tell_aborted(crew *c, int rank, gsync_comm *comm) {
         CHECK_STATUS(gsync_begin(p.reducer, GSYNC_SYNC), GSYNC_OK, "");
         mark(&p, 0, 1.0);
         mark(&p, 1, 1.0);
-        CHECK_STATUS(gsync_finish(p.reducer, NULL), GSYNC_ERR_ABORTED, "enough");
+        CHECK_STATUS(gsync_finish_on(p.reducer, p.compute, NULL), GSYNC_ERR_ABORTED, "enough");
         atomic_store(&c->has_ended, 2);
     }
     while (atomic_load(&c->has_ended) != 2) {
