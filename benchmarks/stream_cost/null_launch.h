@@ -13,6 +13,15 @@ int launch(const char *, const typename Pass::Arguments &, const gs_cuda_term *,
     return 0;
 }
 
+template <class Pass>
+int launch_blocks(const char *, const typename Pass::Arguments &, const gs_cuda_term *, unsigned, void *) {
+    return 0;
+}
+
+template <class Pass> int load_blocks_kernel() {
+    return 0;
+}
+
 template <class Pass> int load_kernel() {
     return 0;
 }

@@ -159,15 +159,12 @@ static gsync_status check_length(const gsync_reducer *reducer, uint32_t index, c
 static gsync_status check_wires(const gsync_reducer *reducer) {
     for (uint32_t i = 0; i < reducer->gradient_count; i++) {
         const gs_wire_rule *rule = &reducer->pipeline.wires[reducer->shapes[i].wire];
-        const bool is_plain =
-            rule->wire == GSYNC_WIRE_NATIVE || rule->wire == GSYNC_WIRE_FLOAT16 || rule->wire == GSYNC_WIRE_BFLOAT16;
-        if (!is_plain || rule->has_feedback || rule->is_auto) {
-            return gs_fail(
-                GSYNC_ERR_UNSUPPORTED,
-                "gradient '%s' is on a GPU: %s%s is for gradients on the host: use GSYNC_WIRE_NATIVE, FLOAT16 "
-                "or BFLOAT16 without feedback and is_auto",
-                name_of(reducer, i), gs_wire_name(rule->wire),
-                rule->has_feedback ? " with error feedback" : (rule->is_auto ? " with is_auto" : ""));
+        if (rule->wire == GSYNC_WIRE_TOPK || rule->has_feedback || rule->is_auto) {
+            return gs_fail(GSYNC_ERR_UNSUPPORTED,
+                           "gradient '%s' is on a GPU: %s%s is for gradients on the host: use another wire than TOPK, "
+                           "without feedback and is_auto",
+                           name_of(reducer, i), gs_wire_name(rule->wire),
+                           rule->has_feedback ? " with error feedback" : (rule->is_auto ? " with is_auto" : ""));
         }
         GS_TRY(check_length(reducer, i, rule));
     }

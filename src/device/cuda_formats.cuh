@@ -204,6 +204,10 @@ template <class T, int COUNT> static inline GS_ANYWHERE void load(Pack<T, COUNT>
 }
 
 /* 32 bits of what is stored, put together by hand: from copied bytes nvcc makes stores of single elements again. */
+static inline GS_ANYWHERE uint32_t word_of(const uint8_t *from, int word) {
+    const uint8_t *const at = from + 4 * word;
+    return (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+}
 static inline GS_ANYWHERE uint32_t word_of(const uint16_t *from, int word) {
     return (uint32_t)from[2 * word] | (uint32_t)from[2 * word + 1] << 16;
 }

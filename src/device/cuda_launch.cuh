@@ -85,6 +85,23 @@ static __global__ void __launch_bounds__(GS_CUDA_THREADS, 4) run(const __grid_co
     }
 }
 
+/* The same for passes in which a warp takes a block of elements, and its lanes agree on the largest magnitude. */
+template <class Pass>
+static __global__ void __launch_bounds__(GS_CUDA_THREADS, 4)
+    run_blocks(const __grid_constant__ typename Pass::Arguments of) {
+    gs_cuda_tally tally = gs_cuda_no_tally();
+    Pass each(of, &tally);
+    const unsigned lane = threadIdx.x % WARP;
+    const size_t count = Pass::block_count(of);
+    for (size_t b = (size_t)blockIdx.x * WARPS + threadIdx.x / WARP; b < count; b += (size_t)gridDim.x * WARPS) {
+        const uint32_t most = each.load(b, lane);
+        each.store(b, lane, __reduce_max_sync(0xffffffffu, most));
+    }
+    if (of.notebook != NULL) {
+        settle(of.notebook, gs_cuda_findings_of(&tally));
+    }
+}
+
 /* The terms on the host are for the simulator, which has to be told what memory is touched. */
 template <class Pass>
 static int launch(const char *, const typename Pass::Arguments &of, const gs_cuda_term *, unsigned blocks,
@@ -93,6 +110,20 @@ static int launch(const char *, const typename Pass::Arguments &of, const gs_cud
     void *arguments[] = {&copy};
     return cudaLaunchKernel((const void *)&run<Pass>, dim3(blocks), dim3(GS_CUDA_THREADS), arguments, 0,
                             (cudaStream_t)stream);
+}
+
+template <class Pass>
+static int launch_blocks(const char *, const typename Pass::Arguments &of, const gs_cuda_term *, unsigned blocks,
+                         void *stream) {
+    typename Pass::Arguments copy = of;
+    void *arguments[] = {&copy};
+    return cudaLaunchKernel((const void *)&run_blocks<Pass>, dim3(blocks), dim3(GS_CUDA_THREADS), arguments, 0,
+                            (cudaStream_t)stream);
+}
+
+template <class Pass> static int load_blocks_kernel() {
+    cudaFuncAttributes attributes;
+    return cudaFuncGetAttributes(&attributes, (const void *)&run_blocks<Pass>);
 }
 
 template <class Pass> static int load_kernel() {

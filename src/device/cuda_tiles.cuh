@@ -127,6 +127,22 @@ static inline GS_ANYWHERE void each_tile(Each &each, size_t count, unsigned bloc
 
 /* ---- encode ---- */
 
+template <class D>
+static inline GS_ANYWHERE typename D::Wide weighed(bool has_data, typename D::Stored data, bool has_sum,
+                                                   typename D::Wide sum, double weight) {
+    typedef typename D::Wide Wide;
+    if (!has_data) {
+        return has_sum ? sum : 0;
+    }
+    const Wide x = D::widen(data);
+    const Wide factor = (Wide)weight;
+    if (has_sum) {
+        const Wide product = x * factor;
+        return one_nan(sum + product);
+    }
+    return weight != 1.0 ? one_nan(x * factor) : x;
+}
+
 template <class D, class W> class Encode {
   public:
     typedef gs_cuda_pass_arguments Arguments;
@@ -205,21 +221,8 @@ template <class D, class W> class Encode {
     GS_ANYWHERE Encode(const Arguments &of, gs_cuda_tally *tally) : of_(of), tally_(tally), cursor_(of) {
     }
 
-    GS_ANYWHERE Wide weighed(bool has_data, typename D::Stored data, bool has_sum, Wide sum) const {
-        if (!has_data) {
-            return has_sum ? sum : 0;
-        }
-        const Wide x = D::widen(data);
-        const Wide factor = (Wide)of_.factor;
-        if (has_sum) {
-            const Wide product = x * factor;
-            return one_nan(sum + product);
-        }
-        return of_.factor != 1.0 ? one_nan(x * factor) : x;
-    }
-
     GS_ANYWHERE typename W::Stored element(bool has_data, typename D::Stored data, bool has_sum, Wide sum, size_t at) {
-        const Wide wide = weighed(has_data, data, has_sum, sum);
+        const Wide wide = weighed<D>(has_data, data, has_sum, sum, of_.factor);
         typename W::Stored to = Wire<W>::encode(wide, of_.narrowing, tally_);
         if (Same<D, W>::value && has_data && !has_sum && of_.factor == 1.0 && !of_.narrowing.is_on) {
             to = copied(data); /* to and fro the payload of a NaN could change */
@@ -330,6 +333,11 @@ template <class D, class W> class Decode {
 
 /* ---- combine ---- */
 
+/* A rank without data sent zeros. As on the host they are not added: -0 stays -0. */
+static inline GS_ANYWHERE bool contributes(const gs_cuda_combine_arguments &of, int rank) {
+    return of.shares == NULL || of.shares[rank].contributes != 0;
+}
+
 template <class W> class Combine {
   public:
     typedef gs_cuda_combine_arguments Arguments;
@@ -358,7 +366,7 @@ template <class W> class Combine {
         bool has_any = false;
         GS_UNROLL_BY_4
         for (int rank = 0; rank < of_.ranks; rank++) {
-            if (!contributes(rank)) {
+            if (!contributes(of_, rank)) {
                 continue;
             }
             Pack<Stored, CHUNK> part;
@@ -383,7 +391,7 @@ template <class W> class Combine {
         Wide sum = 0;
         bool has_any = false;
         for (int rank = 0; rank < of_.ranks; rank++) {
-            if (contributes(rank)) {
+            if (contributes(of_, rank)) {
                 const Wide part = decoded(((const Stored *)of_.parts + (size_t)rank * of_.stride)[at]);
                 sum = has_any ? sum + part : part;
                 has_any = true;
@@ -396,11 +404,6 @@ template <class W> class Combine {
     GS_ANYWHERE Combine(const Arguments &of, gs_cuda_tally *tally)
         : of_(of), tally_(tally), division_(gs_cuda_division_by(of.divisor)),
           results_(narrowing_of_results<W>(of.narrowing, of.results)) {
-    }
-
-    /* A rank without data sent zeros. As on the host they are not added: -0 stays -0. */
-    GS_ANYWHERE bool contributes(int rank) const {
-        return of_.shares == NULL || of_.shares[rank].contributes != 0;
     }
 
     GS_ANYWHERE Wide decoded(typename W::Stored x) const {

@@ -3,6 +3,7 @@
 
 #include "base/kernels.h"
 #include "base/memory.h"
+#include "base/wire_format.h"
 #include "device/device_cuda_kernels.h"
 
 #include <cuda_runtime_api.h>
@@ -296,6 +297,15 @@ gsync_status gs_cuda_zero(gs_cuda *cuda, void *memory, size_t bytes, void *strea
 
 /* ---- passes ---- */
 
+gs_cuda_blocks gs_cuda_blocks_of(gs_cuda_codec codec, size_t count, int ranks) {
+    enum { ALIGNMENT = 16 };
+    const size_t scale_bytes = codec == GS_CUDA_INT8 ? sizeof(float) : 1;
+    const size_t blocks = (count + GS_WIRE_BLOCK - 1) / GS_WIRE_BLOCK;
+    const size_t per_part = (blocks + (size_t)ranks - 1) / (size_t)ranks;
+    const size_t bytes = per_part * (GS_WIRE_BLOCK + scale_bytes);
+    return (gs_cuda_blocks){codec, per_part, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT};
+}
+
 static gsync_status check_types(gsync_dtype dtype, gsync_dtype wire) {
     const bool is_known = gs_dtype_is_floating(dtype) && gs_dtype_is_floating(wire);
     if (!is_known || (dtype == GSYNC_FLOAT64) != (wire == GSYNC_FLOAT64)) {
@@ -328,6 +338,8 @@ static gs_cuda_pass_arguments arguments_of(const gs_cuda_pass *pass, void *bucke
                                     .divisor = divisor,
                                     .narrowing = narrowing_of(pass->wire, pass->scale),
                                     .results = pass->results,
+                                    .blocks = pass->blocks,
+                                    .random = pass->random,
                                     .notebook = pass->notebook};
 }
 
@@ -361,6 +373,7 @@ gsync_status gs_cuda_combine(gs_cuda *cuda, const gs_cuda_combination *combinati
                                                  .divisor = combination->divisor,
                                                  .narrowing = narrowing_of(combination->wire, combination->scale),
                                                  .results = combination->results,
+                                                 .blocks = combination->blocks,
                                                  .notebook = combination->notebook};
     int before;
     GS_TRY(check_types(combination->wire, combination->wire));

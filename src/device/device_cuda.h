@@ -68,7 +68,8 @@ typedef struct gs_cuda_term {
     size_t rows;
     size_t columns;
     size_t row_pitch;
-    size_t offset; /* of its first element in the bucket */
+    size_t offset;   /* of its first element in the bucket */
+    uint64_t number; /* of the gradient: random numbers follow from it */
 } gs_cuda_term;
 
 /* What passes notice. Zero bits: nothing so far. */
@@ -105,6 +106,28 @@ typedef struct gs_cuda_result_scale {
     float scale; /* a power of two */
 } gs_cuda_result_scale;
 
+/*
+ * A bucket of 8 bits an element, in parts of so many blocks of GS_WIRE_BLOCK elements: the codes of all blocks, and
+ * then their scales, as codec_int8.c and codec_float8.c make them. Every gradient begins with a block.
+ */
+typedef enum gs_cuda_codec { GS_CUDA_PLAIN, GS_CUDA_INT8, GS_CUDA_FLOAT8 } gs_cuda_codec;
+
+typedef struct gs_cuda_blocks {
+    gs_cuda_codec codec; /* PLAIN: there are none */
+    size_t per_part;
+    size_t part_bytes; /* a multiple of 16 */
+} gs_cuda_blocks;
+
+/* INT8: rounded up or down at random, by numbers that follow from a hash of seed, step and rank, from the gradient's
+ * and from the element's. */
+typedef struct gs_cuda_randomness {
+    bool is_on;
+    uint64_t prefix;
+} gs_cuda_randomness;
+
+/* For a bucket of so many elements that ranks share: each has a part of equal length. */
+gs_cuda_blocks gs_cuda_blocks_of(gs_cuda_codec codec, size_t count, int ranks);
+
 enum { GS_CUDA_BRINGS_DATA = 1, GS_CUDA_BRINGS_ACCUMULATOR = 2 };
 
 /* One pass over a bucket: everything one kernel does. */
@@ -125,6 +148,8 @@ typedef struct gs_cuda_pass {
      * gs_codec_float16 or gs_codec_bfloat16 (saturating), FLOAT16 after multiplication with this power of two. */
     float scale;
     gs_cuda_result_scale results; /* decode, of a narrow wire */
+    gs_cuda_blocks blocks;        /* not PLAIN: wire and scale say nothing; there is no divisor, and decode no factor */
+    gs_cuda_randomness random;    /* encode, of blocks */
     gs_cuda_notebook *notebook;   /* NULL: nothing is looked for */
 } gs_cuda_pass;
 
@@ -160,6 +185,7 @@ typedef struct gs_cuda_combination {
     const double *divisor;
     float scale;
     gs_cuda_result_scale results;
+    gs_cuda_blocks blocks; /* not PLAIN: the parts' strides and the shard's place are as it says */
     gs_cuda_notebook *notebook;
 } gs_cuda_combination;
 

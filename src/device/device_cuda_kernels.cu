@@ -2,6 +2,7 @@
 
 /* Chooses the kernel for a pass. Compiled as C++ for the host too, with another way of launching: GS_CUDA_LAUNCH. */
 
+#include "device/cuda_blocks.cuh"
 #include "device/cuda_digests.cuh"
 #include "device/device_cuda_kernels.h"
 
@@ -28,6 +29,53 @@ int launch_tiles(const char *what, const typename Pass::Arguments &of, const gs_
     const size_t blocks_max = GS_CUDA_BLOCKS_MAX;
     return launch<Pass>(what, of, host_terms, (unsigned)(tiles < blocks_max ? tiles : blocks_max), stream);
 }
+
+/* ---- wires of blocks ---- */
+
+template <class Pass>
+int launch_warps(const char *what, const typename Pass::Arguments &of, const gs_cuda_term *host_terms, void *stream) {
+    const size_t per_block = GS_CUDA_THREADS / LANES;
+    const size_t count = (Pass::block_count(of) + per_block - 1) / per_block;
+    const size_t blocks_max = GS_CUDA_BLOCKS_MAX;
+    return count == 0
+               ? 0
+               : launch_blocks<Pass>(what, of, host_terms, (unsigned)(count < blocks_max ? count : blocks_max), stream);
+}
+
+template <template <class, class> class Pass, class C>
+int launch_codec(const char *what, const gs_cuda_pass_arguments &of, const gs_cuda_term *host_terms, gsync_dtype dtype,
+                 void *stream) {
+    switch (dtype) {
+    case GSYNC_FLOAT32:
+        return launch_warps<Pass<Float32, C>>(what, of, host_terms, stream);
+    case GSYNC_FLOAT16:
+        return launch_warps<Pass<Float16, C>>(what, of, host_terms, stream);
+    case GSYNC_BFLOAT16:
+        return launch_warps<Pass<BFloat16, C>>(what, of, host_terms, stream);
+    default:
+        return no_such_kernel;
+    }
+}
+
+template <template <class, class> class Pass>
+int launch_block_pass(const char *what, const gs_cuda_pass_arguments &of, const gs_cuda_term *host_terms,
+                      gsync_dtype dtype, void *stream) {
+    return of.blocks.codec == GS_CUDA_INT8 ? launch_codec<Pass, Int8>(what, of, host_terms, dtype, stream)
+                                           : launch_codec<Pass, Float8>(what, of, host_terms, dtype, stream);
+}
+
+template <template <class, class> class Pass, class C> int load_codec() {
+    const int results[] = {load_blocks_kernel<Pass<Float32, C>>(), load_blocks_kernel<Pass<Float16, C>>(),
+                           load_blocks_kernel<Pass<BFloat16, C>>()};
+    for (const int result : results) {
+        if (result != 0) {
+            return result;
+        }
+    }
+    return 0;
+}
+
+/* ---- other wires ---- */
 
 template <template <class, class> class Pass, class D>
 int launch_from(const char *what, const gs_cuda_pass_arguments &of, const gs_cuda_term *host_terms, gsync_dtype wire,
@@ -88,11 +136,17 @@ template <template <class, class> class Pass> int load_pass() {
 
 int gs_cuda_kernels_encode(const char *what, const gs_cuda_pass_arguments *arguments, const gs_cuda_term *host_terms,
                            gsync_dtype dtype, gsync_dtype wire, void *stream) {
+    if (arguments->blocks.codec != GS_CUDA_PLAIN) {
+        return launch_block_pass<BlockEncode>(what, *arguments, host_terms, dtype, stream);
+    }
     return launch_pass<Encode>(what, *arguments, host_terms, dtype, wire, stream);
 }
 
 int gs_cuda_kernels_decode(const gs_cuda_pass_arguments *arguments, const gs_cuda_term *host_terms, gsync_dtype dtype,
                            gsync_dtype wire, void *stream) {
+    if (arguments->blocks.codec != GS_CUDA_PLAIN) {
+        return launch_block_pass<BlockDecode>("decode", *arguments, host_terms, dtype, stream);
+    }
     return launch_pass<Decode>("decode", *arguments, host_terms, dtype, wire, stream);
 }
 
@@ -114,6 +168,14 @@ int gs_cuda_kernels_digest(const gs_cuda_pass_arguments *arguments, const gs_cud
 }
 
 int gs_cuda_kernels_combine(const gs_cuda_combine_arguments *arguments, gsync_dtype wire, void *stream) {
+    switch (arguments->blocks.codec) {
+    case GS_CUDA_INT8:
+        return launch_warps<BlockSum<Int8>>("combine", *arguments, NULL, stream);
+    case GS_CUDA_FLOAT8:
+        return launch_warps<BlockSum<Float8>>("combine", *arguments, NULL, stream);
+    case GS_CUDA_PLAIN:
+        break;
+    }
     switch (wire) {
     case GSYNC_FLOAT32:
         return launch_tiles<Combine<Float32>>("combine", *arguments, NULL, stream);
@@ -147,6 +209,12 @@ int gs_cuda_kernels_load(void) {
                            load_kernel<Digest<Float64>>(),
                            load_kernel<Digest<Float16>>(),
                            load_kernel<Digest<BFloat16>>(),
+                           load_codec<BlockEncode, Int8>(),
+                           load_codec<BlockEncode, Float8>(),
+                           load_codec<BlockDecode, Int8>(),
+                           load_codec<BlockDecode, Float8>(),
+                           load_blocks_kernel<BlockSum<Int8>>(),
+                           load_blocks_kernel<BlockSum<Float8>>(),
                            load_kernel<Shares>()};
     for (const int result : results) {
         if (result != 0) {

@@ -28,6 +28,8 @@ typedef struct gs_cuda_pass_arguments {
     const double *divisor;
     gs_cuda_narrowing narrowing;
     gs_cuda_result_scale results;
+    gs_cuda_blocks blocks;
+    gs_cuda_randomness random;
     gs_cuda_notebook *notebook;
 } gs_cuda_pass_arguments;
 
@@ -41,6 +43,7 @@ typedef struct gs_cuda_combine_arguments {
     const double *divisor;
     gs_cuda_narrowing narrowing; /* of the parts */
     gs_cuda_result_scale results;
+    gs_cuda_blocks blocks;
     gs_cuda_notebook *notebook;
 } gs_cuda_combine_arguments;
 

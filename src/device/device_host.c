@@ -2,6 +2,7 @@
 #include "device/device_host.h"
 
 #include "base/convert.h"
+#include "base/hash.h"
 #include "base/kernels.h"
 
 #include <assert.h>
@@ -244,24 +245,19 @@ void gs_host_scale(const gs_tensor *tensor, double factor) {
 
 /* ---- hash ---- */
 
-static uint64_t mix(uint64_t hash, uint64_t word) {
-    hash = (hash ^ word) * 0x9e3779b97f4a7c15u;
-    return hash ^ (hash >> 32);
-}
-
 uint64_t gs_host_hash(const void *data, size_t bytes, uint64_t seed) {
     const unsigned char *at = data;
-    uint64_t hash = mix(seed, bytes);
+    uint64_t hash = gs_hash_mix(seed, bytes);
     size_t done = 0;
     for (; done + sizeof(uint64_t) <= bytes; done += sizeof(uint64_t)) {
         uint64_t word;
         memcpy(&word, at + done, sizeof word);
-        hash = mix(hash, word);
+        hash = gs_hash_mix(hash, word);
     }
     if (done < bytes) {
         uint64_t word = 0;
         memcpy(&word, at + done, bytes - done);
-        hash = mix(hash, word);
+        hash = gs_hash_mix(hash, word);
     }
     return hash;
 }

@@ -133,8 +133,9 @@ struct gs_stream {
 typedef struct gs_stream_route {
     size_t bucket;
     gsync_dtype wire;
-    size_t size;    /* of a wire element */
-    float scale;    /* 0: no narrow wire */
+    size_t size; /* of a wire element */
+    float scale; /* 0: no narrow wire of 16 bits */
+    gs_cuda_blocks blocks;
     bool is_direct; /* summed in the order of ranks, by the rank whose part it is */
     double factor;  /* not direct: multiplies before the sum */
     bool divides;   /* someone has to, after the sum */
@@ -152,6 +153,8 @@ gs_stream_route gs_stream_route_of(const gs_stream *stream, size_t bucket);
 bool gs_stream_changes_nothing(const gs_stream *stream, const gs_stream_route *way);
 /* As gs_narrow_scale has it, but by a divisor that perhaps only the device knows. */
 gs_cuda_result_scale gs_stream_result_scale(const gs_stream *stream, const gs_stream_route *way);
+/* INT8: how its contributions are rounded. */
+gs_cuda_randomness gs_stream_randomness(const gs_stream *stream, const gs_stream_route *way);
 /* A pass over the bucket, and one of the four tables. */
 gs_cuda_pass gs_stream_pass_of(const gs_stream *stream, const gs_stream_route *way, int table);
 

@@ -20,10 +20,12 @@ static size_t place_size(const gs_stream *stream, gsync_dtype dtype, uint32_t wi
 }
 
 /* Every rank's part of a bucket begins at a multiple of GS_STREAM_PART. */
-static size_t bucket_bytes(const gs_stream *stream, size_t count, size_t size) {
+static size_t bucket_bytes(const gs_stream *stream, size_t count, size_t size, bool has_blocks) {
     const size_t ranks = (size_t)stream->world_size;
-    const size_t part = align((count + ranks - 1) / ranks * size, GS_STREAM_PART);
-    return align(part * ranks, GS_STREAM_ALIGNMENT);
+    const size_t plain = align((count + ranks - 1) / ranks * size, GS_STREAM_PART);
+    /* Of few blocks some ranks have none, but room for one. */
+    const size_t blocks = has_blocks ? gs_cuda_blocks_of(GS_CUDA_INT8, count, stream->world_size).part_bytes : 0;
+    return align((plain > blocks ? plain : blocks) * ranks, GS_STREAM_ALIGNMENT);
 }
 
 /* Of the buckets of any plan. Gradients in a bucket of their own need the most. */
@@ -31,7 +33,8 @@ static size_t buffer_bytes(const gs_stream *stream, const gs_stream_wish *wish) 
     size_t total = 0;
     for (size_t i = 0; i < wish->gradient_count; i++) {
         const gs_plan_gradient *shape = &wish->shapes[i];
-        total += bucket_bytes(stream, shape->count, place_size(stream, shape->dtype, shape->wire));
+        total += bucket_bytes(stream, gs_narrow_place_count(shape), place_size(stream, shape->dtype, shape->wire),
+                              shape->block > 1);
     }
     return total;
 }
@@ -280,7 +283,8 @@ static void *find_place(const gs_stream *stream, const gs_bucket *bucket) {
         }
         end += gs_tensor_bytes(tensor);
     }
-    return start;
+    const size_t bytes = bucket->element_count * gsync_dtype_size(bucket->dtype);
+    return (size_t)(end - start) == bytes ? start : NULL; /* nothing is missing to fill up a block */
 }
 
 void gs_stream_lay_out(gs_stream *stream) {
@@ -289,7 +293,8 @@ void gs_stream_lay_out(gs_stream *stream) {
     for (size_t b = 0; b < plan->bucket_count; b++) {
         const gs_bucket *bucket = &plan->buckets[b];
         stream->buckets[b].at = at;
-        at += bucket_bytes(stream, bucket->element_count, place_size(stream, bucket->dtype, bucket->wire));
+        at += bucket_bytes(stream, bucket->element_count, place_size(stream, bucket->dtype, bucket->wire),
+                           gs_wire_rule_block(&stream->pipeline->wires[bucket->wire]) > 1);
     }
     stream->has_moved = true;
 }
@@ -299,8 +304,11 @@ void gs_stream_lay_out(gs_stream *stream) {
 static void fill_term(const gs_stream *stream, size_t bucket, uint32_t index, int table, gs_cuda_term *term) {
     const gs_tensor *tensor = &stream->pipeline->gradients[index].tensor;
     const size_t offset = stream->pipeline->plan->element_offset[index];
-    *term = (gs_cuda_term){
-        .rows = tensor->rows, .columns = tensor->columns, .row_pitch = tensor->row_pitch, .offset = offset};
+    *term = (gs_cuda_term){.rows = tensor->rows,
+                           .columns = tensor->columns,
+                           .row_pitch = tensor->row_pitch,
+                           .offset = offset,
+                           .number = index};
     if ((table & GS_STREAM_HAS_DATA) != 0) {
         term->data = tensor->data;
     }

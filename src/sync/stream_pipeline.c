@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/wire_format.h"
 #include "sync/stream_internal.h"
 
 #include <stdio.h>
@@ -24,6 +25,7 @@ static gsync_status keep_findings(gs_stream *stream, size_t bucket, gs_stream_st
 static gsync_status encode(gs_stream *stream, const gs_stream_route *way) {
     gs_cuda_pass pass = gs_stream_pass_of(stream, way, way->brings);
     pass.factor = stream->pipeline->step.factor;
+    pass.random = gs_stream_randomness(stream, way);
     if (way->differs) {
         GS_TRY(gs_stream_send_brings(stream, way->bucket, false));
         pass.brings = stream->brings + bucket_at(stream, way->bucket)->first;
@@ -41,32 +43,52 @@ static gsync_status decode(gs_stream *stream, const gs_stream_route *way) {
     return keep_findings(stream, way->bucket, GS_STREAM_DECODE);
 }
 
-/* To each rank its part; the sum of mine; and everyone's sums to all. */
-static gsync_status reduce_directly(gs_stream *stream, const gs_stream_route *way) {
+/* Which part of a bucket is whose, when its sum is made in the order of ranks. */
+typedef struct division_of_labour {
+    size_t bytes;  /* of a part */
+    size_t stride; /* the same in elements; wires of blocks count otherwise */
+    size_t mine;   /* elements of this rank's part */
+} division_of_labour;
+
+static size_t least(size_t a, size_t b) {
+    return a < b ? a : b;
+}
+
+static division_of_labour divide_labour(const gs_stream *stream, const gs_stream_route *way) {
     const size_t ranks = (size_t)stream->world_size;
     const size_t count = bucket_at(stream, way->bucket)->element_count;
-    const size_t per_line = GS_STREAM_PART / way->size;
-    const size_t part = ((count + ranks - 1) / ranks + per_line - 1) / per_line * per_line;
-    const size_t first = part * (size_t)stream->rank;
-    const size_t mine = first < count ? (count - first < part ? count - first : part) : 0;
+    const bool has_blocks = way->blocks.codec != GS_CUDA_PLAIN;
+    const size_t per_line = has_blocks ? 1 : GS_STREAM_PART / way->size;
+    const size_t part = has_blocks ? way->blocks.per_part * GS_WIRE_BLOCK
+                                   : ((count + ranks - 1) / ranks + per_line - 1) / per_line * per_line;
+    const size_t first = least(part * (size_t)stream->rank, count);
+    return (division_of_labour){.bytes = has_blocks ? way->blocks.part_bytes : part * way->size,
+                                .stride = part,
+                                .mine = least(count - first, part)};
+}
+
+/* To each rank its part; the sum of mine; and everyone's sums to all. */
+static gsync_status reduce_directly(gs_stream *stream, const gs_stream_route *way) {
+    const division_of_labour part = divide_labour(stream, way);
     unsigned char *parts = stream->parts + stream->buckets[way->bucket].at;
-    GS_TRY(gs_nccl_all_to_all(stream->nccl, way->at, parts, part * way->size, stream->queue));
-    if (mine != 0) {
+    GS_TRY(gs_nccl_all_to_all(stream->nccl, way->at, parts, part.bytes, stream->queue));
+    if (part.mine != 0) {
         const gs_cuda_combination sum = {.parts = parts,
                                          .ranks = stream->world_size,
                                          .shares = stream->shares,
-                                         .stride = part,
-                                         .shard = way->at + first * way->size,
-                                         .count = mine,
+                                         .stride = part.stride,
+                                         .shard = way->at + part.bytes * (size_t)stream->rank,
+                                         .count = part.mine,
                                          .wire = way->wire,
                                          .divisor = way->divides ? stream->divisor : NULL,
                                          .scale = way->scale,
                                          .results = gs_stream_result_scale(stream, way),
+                                         .blocks = way->blocks,
                                          .notebook = stream->pipeline->terms.looks ? stream->notebook : NULL};
         GS_TRY(gs_cuda_combine(stream->cuda, &sum, stream->queue));
     }
     GS_TRY(keep_findings(stream, way->bucket, GS_STREAM_COMBINE));
-    return gs_nccl_all_gather(stream->nccl, way->at, part * way->size, stream->queue);
+    return gs_nccl_all_gather(stream->nccl, way->at, part.bytes, stream->queue);
 }
 
 static gsync_status reduce(gs_stream *stream, const gs_stream_route *way) {

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/hash.h"
 #include "sync/stream_internal.h"
 
 #include <math.h>
@@ -18,7 +19,14 @@ static void choose_wire(const gs_stream *stream, gs_stream_route *way) {
     const gs_pipeline *pipeline = stream->pipeline;
     const gsync_wire wire = pipeline->wires[bucket_at(stream, way->bucket)->wire].wire;
     way->wire = gs_narrow_dtype(pipeline, way->bucket);
-    if (gs_narrow_is_on(pipeline, way->bucket)) {
+    if (!gs_narrow_is_on(pipeline, way->bucket)) {
+        way->size = gsync_dtype_size(way->wire);
+        return;
+    }
+    if (wire == GSYNC_WIRE_INT8 || wire == GSYNC_WIRE_FLOAT8) {
+        const gs_cuda_codec codec = wire == GSYNC_WIRE_INT8 ? GS_CUDA_INT8 : GS_CUDA_FLOAT8;
+        way->blocks = gs_cuda_blocks_of(codec, bucket_at(stream, way->bucket)->element_count, stream->world_size);
+    } else {
         way->wire = wire == GSYNC_WIRE_FLOAT16 ? GSYNC_FLOAT16 : GSYNC_BFLOAT16;
         way->scale = wire == GSYNC_WIRE_FLOAT16 ? gs_narrow_scale(pipeline, GS_WIRE_CONTRIBUTION) : 1.0f;
     }
@@ -29,7 +37,7 @@ static void choose_wire(const gs_stream *stream, gs_stream_route *way) {
 static void choose_sum(const gs_stream *stream, gs_stream_route *way) {
     const bool is_alone = stream->world_size == 1;
     const double divisor = stream->known_divisor;
-    way->is_direct = !is_alone && (stream->is_deterministic || way->size == 2);
+    way->is_direct = !is_alone && (stream->is_deterministic || way->size == 2 || way->blocks.codec != GS_CUDA_PLAIN);
     way->factor = 1.0;
     way->divides = divisor != 1.0;
     if (!is_alone && !way->is_direct && divisor > 0 && is_power_of_two(divisor)) {
@@ -41,7 +49,8 @@ static void choose_sum(const gs_stream *stream, gs_stream_route *way) {
 static void choose_place(const gs_stream *stream, gs_stream_route *way) {
     const gs_pipeline *pipeline = stream->pipeline;
     void *place = stream->buckets[way->bucket].place;
-    const bool is_native = way->wire == bucket_at(stream, way->bucket)->dtype && way->scale == 0.0f;
+    const bool is_native =
+        way->wire == bucket_at(stream, way->bucket)->dtype && way->scale == 0.0f && way->blocks.codec == GS_CUDA_PLAIN;
     way->brings = gs_stream_brings(stream, way->bucket, &way->differs);
     way->is_held = gs_stream_is_held(stream, way->bucket);
     way->is_in_place = place != NULL && is_native && !way->is_direct && !way->is_held && !pipeline->terms.looks;
@@ -84,5 +93,21 @@ gs_cuda_pass gs_stream_pass_of(const gs_stream *stream, const gs_stream_route *w
                           .wire = way->wire,
                           .factor = 1.0,
                           .scale = way->scale,
+                          .blocks = way->blocks,
                           .notebook = stream->pipeline->terms.looks ? stream->notebook : NULL};
+}
+
+gs_cuda_randomness gs_stream_randomness(const gs_stream *stream, const gs_stream_route *way) {
+    const gs_pipeline *pipeline = stream->pipeline;
+    const gs_wire_rule *rule = &pipeline->wires[bucket_at(stream, way->bucket)->wire];
+    const uint64_t words[] = {rule->seed, pipeline->step.step, (uint64_t)stream->rank, 0};
+    if (!rule->is_stochastic || way->blocks.codec != GS_CUDA_INT8) {
+        return (gs_cuda_randomness){.is_on = false};
+    }
+    /* What gs_narrow hashes but for the last word, which is the gradient's. */
+    uint64_t prefix = gs_hash_mix(0, sizeof words);
+    for (int i = 0; i < 3; i++) {
+        prefix = gs_hash_mix(prefix, words[i]);
+    }
+    return (gs_cuda_randomness){.is_on = true, .prefix = prefix};
 }

@@ -1,10 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "wire/codec_round.h"
 
-/* In the largest blocks codes above 240 times the scale are 2^128, which would decode to inf: they become 240. */
-enum { LARGEST_EXPONENT = 247 };
-#define LARGEST_SCALED 240.0f
-
 static float clamped(float x, float most) {
     if (x > most) {
         return most;
@@ -26,10 +22,10 @@ static void encode_nonfinite(uint8_t *wire, const float *x, size_t first, gs_fin
 }
 
 static void encode_huge(uint8_t *wire, const float *x, gs_findings *findings) {
-    const float factor = gs_float8_factor(LARGEST_EXPONENT);
-    wire[GS_WIRE_BLOCK] = LARGEST_EXPONENT;
+    const float factor = gs_float8_factor(GS_FLOAT8_LARGEST_EXPONENT);
+    wire[GS_WIRE_BLOCK] = GS_FLOAT8_LARGEST_EXPONENT;
     for (size_t k = 0; k < GS_WIRE_BLOCK; k++) {
-        wire[k] = (uint8_t)gs_float8_from_float(clamped(x[k] * factor, LARGEST_SCALED));
+        wire[k] = (uint8_t)gs_float8_from_float(clamped(x[k] * factor, GS_FLOAT8_LARGEST_SCALED));
         gs_codec_note_finite(findings, x[k], (wire[k] & 0x7f) == 0);
         if (findings != NULL) {
             findings->saturated += gs_magnitude(x[k]) >= GS_FLOAT8_END;

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "wire/codec_round.h"
 
-#include <float.h>
-
 /*
  * A code is x * (127 / absmax), the factor rounded once for the block and the product once for the element: multiplying
  * is several times faster than dividing by the scale. The quotient may so be off by 127 * 2^-23, the scale by 2^-24 of
@@ -10,42 +8,9 @@
  * most, and 2^-149 more where the scale is subnormal. Dividing would leave 1 + 2^-15.
  */
 
-/* How one block that is out of the ordinary is encoded: x * 2^lift * factor are its codes. */
-typedef struct int8_block {
-    float scale;
-    float factor;
-    float lift; /* 1, or what makes normal numbers of the smallest */
-} int8_block;
-
-/*
- * absmax / 127, rounded up where it is subnormal: rounding down could make 127 codes too few by half. In units of
- * 2^-149 absmax is an integer there.
- */
-static float tiny_scale(float absmax) {
-    const uint64_t units = (uint64_t)((double)absmax * 0x1p149);
-    const uint64_t scale_units = (units + 126) / 127;
-    return (float)((double)scale_units * 0x1p-149);
-}
-
-/* Small magnitudes are multiplied in two steps, since the factor for one could be infinite. */
-static int8_block block_of(float absmax) {
-    int8_block block = {.scale = absmax / 127.0f, .lift = 1.0f};
-    if (gs_magnitude(absmax) < GS_INT8_LEAST) {
-        block.lift = 0x1p64f;
-    } else if (block.scale * 127.0f > FLT_MAX) {
-        block.scale = gs_float_from_bits(gs_float_bits(block.scale) - 1);
-    }
-    block.factor = 127.0f / (absmax * block.lift);
-    if (absmax < 127.0f * FLT_MIN) {
-        block.scale = tiny_scale(absmax);
-        block.factor = 1.0f / (block.scale * block.lift);
-    }
-    return block;
-}
-
 static void encode_finite_block(uint8_t *wire, const float *x, float absmax, const gs_random_stream *stream,
                                 uint32_t number) {
-    const int8_block block = block_of(absmax);
+    const gs_int8_block block = gs_int8_block_of(absmax);
     const float fixed = gs_int8_fixed_factor(absmax * block.lift, block.factor * 0x1p24f);
     for (uint32_t k = 0; k < GS_WIRE_BLOCK; k++) {
         const float lifted = x[k] * block.lift;

@@ -27,9 +27,12 @@ typedef struct model {
     bool has_views;    /* in the library's memory */
     bool is_exact;     /* small integers: sums and means by powers of two are exact in any order */
     bool is_forward;   /* gradients become ready in the order of registration, which no plan expects */
+    bool is_few;       /* up to four ranks are enough */
     bool has_unused;   /* by some ranks in some micro-batches, and by all ranks */
     bool starts_apart; /* gradients hold something else on every rank before the first step */
     double loss_scale; /* 0: 1; gradients are multiplied by it, as by a loss */
+    gsync_wire wire;   /* of all gradients but short ones, if not NATIVE */
+    gsync_wire_options wire_options;
     uint64_t seed;
 } model;
 
@@ -213,6 +216,10 @@ static inline bool trainer_open(trainer *t, const model *m, gsync_comm *comm, co
     CHECK(gsync_reducer_create(&t->host, comm, &on_host) == GSYNC_OK);
     add_gradients(t, t->device, true);
     add_gradients(t, t->host, false);
+    if (m->wire != GSYNC_WIRE_NATIVE) {
+        CHECK(gsync_reducer_set_wire(t->device, NULL, m->wire, &m->wire_options) == GSYNC_OK);
+        CHECK(gsync_reducer_set_wire(t->host, NULL, m->wire, &m->wire_options) == GSYNC_OK);
+    }
     const gsync_status status = gsync_reducer_commit(t->device);
     if (status != GSYNC_OK) {
         fprintf(stderr, "rank %d: commit: %s\n", t->rank, gsync_last_error());

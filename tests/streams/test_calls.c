@@ -159,20 +159,28 @@ static void a_device_that_is_not_current_is_refused(void **state) {
 static void tell_unsupported(crew *c, int rank, gsync_comm *comm) {
     (void)c;
     (void)rank;
-    enum { LACKING = 3 };
-    gsync_options options[LACKING] = {GSYNC_OPTIONS_INIT, GSYNC_OPTIONS_INIT, GSYNC_OPTIONS_INIT};
-    static const char *const words[LACKING] = {"int8", "float8", "is on a GPU and float64"};
-    options[0].wire = GSYNC_WIRE_INT8;
-    options[1].wire = GSYNC_WIRE_FLOAT8;
-    options[2].wire = GSYNC_WIRE_BFLOAT16;
-    for (int i = 0; i < LACKING; i++) {
-        const gsync_dtype dtype = i == 2 ? GSYNC_FLOAT64 : GSYNC_FLOAT32;
+    static const struct {
+        gsync_wire wire;
+        gsync_feedback feedback;
+        int is_auto;
+        gsync_dtype dtype;
+        const char *words;
+    } lacks[] = {{GSYNC_WIRE_TOPK, GSYNC_FEEDBACK_OFF, 0, GSYNC_FLOAT32, "TOPK"},
+                 {GSYNC_WIRE_INT8, GSYNC_FEEDBACK_ON, 0, GSYNC_FLOAT32, "with error feedback"},
+                 {GSYNC_WIRE_BFLOAT16, GSYNC_FEEDBACK_OFF, 1, GSYNC_FLOAT32, "with is_auto"},
+                 {GSYNC_WIRE_FLOAT16, GSYNC_FEEDBACK_OFF, 0, GSYNC_FLOAT64, "is on a GPU and float64"}};
+    for (size_t i = 0; i < sizeof lacks / sizeof *lacks; i++) {
+        enum { ELEMENTS = 20000 };
         gsync_reducer *reducer = NULL;
-        void *memory;
-        OK(cudaMalloc(&memory, 4096 * sizeof(double)));
-        CHECK(gsync_reducer_create(&reducer, comm, &options[i]) == GSYNC_OK);
-        CHECK(gsync_reducer_add(reducer, "g", memory, 4096, dtype) == GSYNC_OK);
-        CHECK_STATUS(gsync_reducer_commit(reducer), GSYNC_ERR_UNSUPPORTED, words[i]);
+        double *memory;
+        gsync_wire_options options = GSYNC_WIRE_OPTIONS_INIT;
+        options.feedback = lacks[i].feedback;
+        options.is_auto = lacks[i].is_auto;
+        OK(cudaMalloc((void **)&memory, ELEMENTS * sizeof *memory));
+        CHECK(gsync_reducer_create(&reducer, comm, NULL) == GSYNC_OK);
+        CHECK(gsync_reducer_add(reducer, "g", memory, ELEMENTS, lacks[i].dtype) == GSYNC_OK);
+        CHECK(gsync_reducer_set_wire(reducer, NULL, lacks[i].wire, &options) == GSYNC_OK);
+        CHECK_STATUS(gsync_reducer_commit(reducer), GSYNC_ERR_UNSUPPORTED, lacks[i].words);
         gsync_reducer_destroy(&reducer);
         OK(cudaFree(memory));
     }

@@ -111,7 +111,7 @@ static void run_rank(int rank, int ranks, void *context) {
 static void run_scene(scene s, const char *what) {
     static const int most[] = {1, 2, 4, 8};
     static const int few[] = {1, 2, 3, 4};
-    const int *worlds = s.model.has_unused ? few : most;
+    const int *worlds = s.model.has_unused || s.model.is_few ? few : most;
     for (size_t w = 0; w < 4; w++) {
         for (uint64_t seed = 0; seed < 2; seed++) {
             simcuda_reset();
@@ -241,6 +241,48 @@ static void results_on_float16_have_the_hosts_scale(void **state) {
     run_scene(s, "weights");
 }
 
+static scene scene_of_blocks(gsync_wire wire, gsync_dtype dtype) {
+    scene s = small_scene(dtype);
+    s.model.wire = wire;
+    s.model.wire_options = (gsync_wire_options)GSYNC_WIRE_OPTIONS_INIT;
+    s.model.wire_options.elements_min = 30;
+    s.model.columns[5] = 3000;
+    s.options.bucket_bytes_max = 4000;
+    s.model.is_few = true;
+    return s;
+}
+
+/* Blocks begin with gradients: with one or two ranks they are many, with four some ranks have none. */
+static void wires_of_blocks_are_the_hosts(void **state) {
+    (void)state;
+    static const gsync_wire wires[] = {GSYNC_WIRE_INT8, GSYNC_WIRE_FLOAT8};
+    for (int i = 0; i < 2; i++) {
+        scene s = scene_of_blocks(wires[i], GSYNC_FLOAT32);
+        run_scene(s, "blocks");
+        s.model.wire_options.warmup_steps = 1;
+        s.options.accumulation = GSYNC_CLIENT_OVERWRITES;
+        s.options.op = GSYNC_WEIGHTED_MEAN;
+        s.weighs = true;
+        s.micro_batches = 2;
+        run_scene(s, "blocks, accumulated and weighted");
+        s = scene_of_blocks(wires[i], GSYNC_BFLOAT16);
+        s.model.has_unused = true;
+        s.options.finds_unused = 1;
+        s.options.computes_norm = 1;
+        s.options.bucket_bytes_max = 1; /* buckets of one block, beside each other until the end of the step */
+        s.options.bucket_bytes_first_max = 1;
+        run_scene(s, "blocks of halves, unused");
+    }
+}
+
+static void random_rounding_is_the_hosts(void **state) {
+    (void)state;
+    scene s = scene_of_blocks(GSYNC_WIRE_INT8, GSYNC_FLOAT32);
+    s.model.wire_options.is_stochastic = 1;
+    s.model.wire_options.seed = 4711;
+    run_scene(s, "at random");
+}
+
 static scene unused_scene(gsync_dtype dtype) {
     scene s = small_scene(dtype);
     s.model.has_unused = true;
@@ -330,6 +372,8 @@ int main(void) {
         cmocka_unit_test(ranks_without_data_count_as_options_say),
         cmocka_unit_test(narrow_wires_round_as_on_the_host),
         cmocka_unit_test(results_on_float16_have_the_hosts_scale),
+        cmocka_unit_test(wires_of_blocks_are_the_hosts),
+        cmocka_unit_test(random_rounding_is_the_hosts),
         cmocka_unit_test(what_no_rank_used_stays_as_it_is),
         cmocka_unit_test(unused_gradients_in_place_are_not_touched),
         cmocka_unit_test(a_gradient_used_once_in_a_window_counts),

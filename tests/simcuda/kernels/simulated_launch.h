@@ -7,6 +7,7 @@
  * after the other, and what they found added up in the same order.
  */
 
+#include "device/cuda_blocks.cuh"
 #include "device/cuda_digests.cuh"
 #include "simcuda.h"
 
@@ -106,6 +107,47 @@ void touch(Touched *touched, const Combine<W> *, const gs_cuda_combine_arguments
     touched->add_notebook(of.notebook);
 }
 
+/* All parts of a bucket of blocks that hold any. */
+inline size_t block_bytes(const gs_cuda_blocks &blocks, size_t count) {
+    const size_t in_bucket = count / GS_WIRE_BLOCK;
+    return (in_bucket + blocks.per_part - 1) / blocks.per_part * blocks.part_bytes;
+}
+
+template <class D, class C>
+void touch(Touched *touched, const BlockEncode<D, C> *, const gs_cuda_pass_arguments &of,
+           const gs_cuda_term *host_terms) {
+    touched->add(of.terms, of.term_count * sizeof *of.terms, false);
+    touched->add(of.brings, of.term_count, false);
+    for (size_t i = 0; i < term_count_of(of); i++) {
+        const gs_cuda_term &term = terms_of(of, host_terms)[i];
+        touched->add_rows(term, sizeof(typename D::Stored), false);
+        touched->add(term.accumulator, term.rows * term.columns * sizeof(float), false);
+    }
+    touched->add(of.bucket, block_bytes(of.blocks, of.count), true);
+    touched->add_notebook(of.notebook);
+}
+
+template <class D, class C>
+void touch(Touched *touched, const BlockDecode<D, C> *, const gs_cuda_pass_arguments &of,
+           const gs_cuda_term *host_terms) {
+    touched->add(of.terms, of.term_count * sizeof *of.terms, false);
+    touched->add(of.used, of.term_count * sizeof *of.used, false);
+    touched->add(of.bucket, block_bytes(of.blocks, of.count), false);
+    for (size_t i = 0; i < term_count_of(of); i++) {
+        touched->add_rows(terms_of(of, host_terms)[i], sizeof(typename D::Stored), true);
+    }
+    touched->add_notebook(of.notebook);
+}
+
+template <class C>
+void touch(Touched *touched, const BlockSum<C> *, const gs_cuda_combine_arguments &of, const gs_cuda_term *) {
+    touched->add(of.parts, static_cast<size_t>(of.ranks) * of.blocks.part_bytes, false);
+    touched->add(of.divisor, sizeof *of.divisor, false);
+    touched->add(of.shares, static_cast<size_t>(of.ranks) * sizeof *of.shares, false);
+    touched->add(of.shard, of.blocks.part_bytes, true);
+    touched->add_notebook(of.notebook);
+}
+
 inline void touch(Touched *touched, const Shares *, const gs_cuda_shares_arguments &of, const gs_cuda_term *) {
     touched->add(of.shares, static_cast<size_t>(of.ranks) * sizeof *of.shares, false);
     touched->add(of.divisor, sizeof *of.divisor, true);
@@ -161,6 +203,61 @@ template <class Pass> void simulate(void *copy) {
     if (launch.of.notebook != nullptr) {
         settle(launch.of.notebook, launch.blocks);
     }
+}
+
+/* Lanes of a warp, which have loaded when the first of them stores. */
+template <class Pass> void simulate_warp(const Launch<Pass> &launch, size_t first, gs_cuda_tally *tallies) {
+    std::vector<Pass> lanes;
+    const size_t warps = static_cast<size_t>(launch.blocks) * (GS_CUDA_THREADS / LANES);
+    for (unsigned lane = 0; lane < LANES; lane++) {
+        lanes.emplace_back(launch.of, &tallies[lane]);
+    }
+    for (size_t b = first; b < Pass::block_count(launch.of); b += warps) {
+        uint32_t most = 0;
+        for (unsigned lane = 0; lane < LANES; lane++) {
+            const uint32_t own = lanes[lane].load(b, lane);
+            most = own > most ? own : most;
+        }
+        for (unsigned lane = 0; lane < LANES; lane++) {
+            lanes[lane].store(b, lane, most);
+        }
+    }
+}
+
+template <class Pass> void simulate_blocks(void *copy) {
+    const Launch<Pass> &launch = *static_cast<const Launch<Pass> *>(copy);
+    std::vector<gs_cuda_findings> found(GS_CUDA_THREADS);
+    for (unsigned block = 0; block < launch.blocks; block++) {
+        std::vector<gs_cuda_tally> tallies(GS_CUDA_THREADS, gs_cuda_no_tally());
+        for (unsigned warp = 0; warp < GS_CUDA_THREADS / LANES; warp++) {
+            const size_t first = static_cast<size_t>(block) * (GS_CUDA_THREADS / LANES) + warp;
+            simulate_warp<Pass>(launch, first, &tallies[static_cast<size_t>(warp) * LANES]);
+        }
+        for (unsigned thread = 0; thread < GS_CUDA_THREADS; thread++) {
+            found[thread] = gs_cuda_findings_of(&tallies[thread]);
+        }
+        if (launch.of.notebook != nullptr) {
+            launch.of.notebook->partial[block] = folded(&found);
+        }
+    }
+    if (launch.of.notebook != nullptr) {
+        settle(launch.of.notebook, launch.blocks);
+    }
+}
+
+template <class Pass>
+int launch_blocks(const char *what, const typename Pass::Arguments &of, const gs_cuda_term *host_terms, unsigned blocks,
+                  void *stream) {
+    const Launch<Pass> copied = {of, blocks};
+    Touched touched;
+    touch(&touched, static_cast<const Pass *>(nullptr), of, host_terms);
+    return simcuda_launch(static_cast<cudaStream_t>(stream), simulate_blocks<Pass>, &copied, sizeof copied, what,
+                          touched.accesses().data(), touched.accesses().size());
+}
+
+template <class Pass> int load_blocks_kernel() {
+    cudaFuncAttributes attributes;
+    return cudaFuncGetAttributes(&attributes, reinterpret_cast<const void *>(&simulate_blocks<Pass>));
 }
 
 template <class Pass>

@@ -222,7 +222,7 @@ static void a_result_of_what_nobody_used_is_looked_at_and_not_written(void **sta
     const float used[] = {0.0f, 2.0f};
     float *const device_used = gpu_copy_of(on, used, sizeof used);
     gs_cuda_notebook *const notebook = gpu_new(on, sizeof *notebook);
-    const gs_cuda_term terms[] = {{data, NULL, 1, COUNT, COUNT, 0}, {data + COUNT, NULL, 1, COUNT, COUNT, COUNT}};
+    const gs_cuda_term terms[] = {{data, NULL, 1, COUNT, COUNT, 0, 0}, {data + COUNT, NULL, 1, COUNT, COUNT, COUNT, 0}};
     gs_cuda_term *const device_terms = gpu_copy_of(on, terms, sizeof terms);
     const gs_cuda_pass pass = {.terms = device_terms,
                                .host_terms = terms,
@@ -256,7 +256,7 @@ static double square_sum_of(const gpu *on, const float *elements, size_t count, 
     gs_cuda_notebook *const notebook = gpu_new(on, sizeof *notebook);
     for (size_t i = 0; i < term_count; i++) {
         const size_t columns = count - i * length < length ? count - i * length : length;
-        terms[i] = (gs_cuda_term){data + shift + i * length, NULL, 1, columns, columns, i * length};
+        terms[i] = (gs_cuda_term){data + shift + i * length, NULL, 1, columns, columns, i * length, 0};
     }
     gs_cuda_term *const device_terms = gpu_copy_of(on, terms, term_count * sizeof *terms);
     const gs_cuda_pass pass = {.terms = device_terms,

@@ -60,7 +60,7 @@ static uint64_t digest_of(const gpu *on, const uint16_t *elements, size_t count)
     uint64_t digest = 0;
     uint16_t *const data = gpu_copy_of(on, elements, count * sizeof *elements);
     uint64_t *const memory = gpu_copy_of(on, &digest, sizeof digest);
-    const gs_cuda_term term = {data, NULL, 1, count, count, 0};
+    const gs_cuda_term term = {data, NULL, 1, count, count, 0, 0};
     assert_int_equal(gs_cuda_digest_one(on->cuda, &term, GSYNC_FLOAT16, memory, on->stream), GSYNC_OK);
     gpu_get(on, &digest, memory, sizeof digest);
     gs_cuda_free(on->cuda, memory);
