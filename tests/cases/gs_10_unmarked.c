@@ -193,7 +193,8 @@ static void GS_16_without_the_call_the_others_get_a_timeout_that_names_the_rank(
     if (ctx->rank != last) {
         status = ranks_model_step(model, NULL, NULL);
         /* Who waits for a GPU does not know for whom, and is lost to the others when it has waited long enough. */
-        CHECK(status == GSYNC_ERR_TIMEOUT || status == (ctx->is_on_device ? GSYNC_ERR_PEER_LOST : GSYNC_ERR_ABORTED));
+        CHECK(status == GSYNC_ERR_TIMEOUT || status == GSYNC_ERR_ABORTED ||
+              (ctx->is_on_device && status == GSYNC_ERR_PEER_LOST));
         CHECK(ctx->is_on_device || names_rank(gsync_last_error(), last));
         CHECK_STATUS(gsync_begin(model->reducer, GSYNC_SYNC), GSYNC_ERR_STATE);
     }

@@ -259,8 +259,8 @@ static void join_disable_is_an_error_and_no_hang(ranks_context *ctx) {
         } else {
             char who[32];
             /* Who waits for a GPU does not know for whom, and is lost to the others when it has waited long enough. */
-            CHECK(status == GSYNC_ERR_TIMEOUT ||
-                  status == (ctx->is_on_device ? GSYNC_ERR_PEER_LOST : GSYNC_ERR_ABORTED));
+            CHECK(status == GSYNC_ERR_TIMEOUT || status == GSYNC_ERR_ABORTED ||
+                  (ctx->is_on_device && status == GSYNC_ERR_PEER_LOST));
             snprintf(who, sizeof who, "rank %d", ctx->world - 1);
             CHECK(ctx->is_on_device || strstr(gsync_last_error(), who) != NULL);
             CHECK_CONTAINS(gsync_last_error(), "step 3");
