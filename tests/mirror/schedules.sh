@@ -47,13 +47,13 @@ while [ "$seed" -le "$seeds" ]; do
         if grep -q "^$key " "$results"; then
             continue
         fi
-        SIMCUDA_SEED=$seed SIMCUDA_STRICT=1 timeout 300 "$programs/$name" --ranks "$world" --seed "$seed" >"$output" 2>&1
+        SIMCUDA_SEED=$seed SIMCUDA_STRICT=1 timeout 300 "$programs/$name" --ranks "$world" >"$output" 2>&1
         status=$?
         case $status in
         0 | 77) echo "$key $status" >>"$results" ;;
         *)
             failures=$((failures + 1))
-            echo "FAILED ($status): SIMCUDA_SEED=$seed SIMCUDA_STRICT=1 $programs/$name --ranks $world --seed $seed"
+            echo "FAILED ($status): SIMCUDA_SEED=$seed SIMCUDA_STRICT=1 $programs/$name --ranks $world"
             grep -vE '^\[ +(RUN|OK)|^\[=|skipped' "$output" | head -20
             ;;
         esac
