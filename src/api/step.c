@@ -370,7 +370,9 @@ static gsync_status end_micro_batch(gsync_reducer *reducer, gsync_status status)
         gs_reducer_close_window(reducer);
     }
     reducer->has_finished = true;
-    const bool has_failed = gs_status_is_for_good(status) || gs_lane_is_broken(reducer->pipeline.lane);
+    /* A lane that broke behind a step that was right says why in the next one. */
+    const bool is_broken = status != GSYNC_OK && gs_lane_is_broken(reducer->pipeline.lane);
+    const bool has_failed = gs_status_is_for_good(status) || is_broken;
     gs_reducer_set_stage(reducer, has_failed ? GS_REDUCER_FAILED : GS_REDUCER_IDLE);
     return status;
 }

@@ -3,12 +3,10 @@
 
 /* Where several features meet: each alone is tested elsewhere. */
 
-#include "device_trainer.h"
+#include "device_pair.h"
 
 #include <math.h>
 #include <sched.h>
-
-enum { COUNT = 64 };
 
 typedef struct crew crew;
 typedef void rank_story(crew *c, int rank, gsync_comm *comm);
@@ -38,99 +36,6 @@ static void tell(int ranks, rank_story *story) {
     assert_int_equal(simcuda_reports(NULL, 0), 0);
     assert_int_equal(simcuda_allocations(), 0);
     assert_int_equal(simcuda_objects(), 0);
-}
-
-static void check_status(int line, gsync_status got, gsync_status wanted, const char *words) {
-    const bool is_right = got == wanted && (got == GSYNC_OK || strstr(gsync_last_error(), words) != NULL);
-    if (!is_right) {
-        fprintf(stderr, "line %d: %s: %s\n", line, gsync_status_name(got), gsync_last_error());
-    }
-    CHECK(is_right);
-}
-
-#define CHECK_STATUS(call, wanted, words) check_status(__LINE__, call, wanted, words)
-
-/* ---- a reducer with two gradients on the device ---- */
-
-typedef struct pair {
-    gsync_reducer *reducer;
-    char *memory;
-    void *grads[2];
-    bool is_second_double;
-    cudaStream_t compute;
-} pair;
-
-static gsync_dtype dtype_of(const pair *p, int g) {
-    return g == 1 && p->is_second_double ? GSYNC_FLOAT64 : GSYNC_FLOAT32;
-}
-
-static void pair_make(pair *p, gsync_comm *comm, const gsync_options *options) {
-    OK(cudaMalloc((void **)&p->memory, 2 * COUNT * sizeof(double)));
-    OK(cudaStreamCreateWithFlags(&p->compute, cudaStreamNonBlocking));
-    CHECK(gsync_reducer_create(&p->reducer, comm, options) == GSYNC_OK);
-    for (int g = 0; g < 2; g++) {
-        p->grads[g] = p->memory + (size_t)g * COUNT * sizeof(double);
-        CHECK(gsync_reducer_add(p->reducer, g == 0 ? "a" : "b", p->grads[g], COUNT, dtype_of(p, g)) == GSYNC_OK);
-    }
-}
-
-static void pair_open(pair *p, gsync_comm *comm, const gsync_options *options) {
-    pair_make(p, comm, options);
-    CHECK_STATUS(gsync_reducer_commit(p->reducer), GSYNC_OK, "");
-}
-
-static void pair_close(pair *p) {
-    gsync_reducer_destroy(&p->reducer);
-    OK(cudaStreamSynchronize(p->compute));
-    OK(cudaStreamDestroy(p->compute));
-    OK(cudaFree(p->memory));
-}
-
-typedef struct fill_job {
-    void *to;
-    gsync_dtype dtype;
-    double value;
-} fill_job;
-
-static void fill_kernel(void *argument) {
-    const fill_job *job = argument;
-    for (size_t i = 0; i < COUNT; i++) {
-        store(job->to, i, job->dtype, job->value);
-    }
-}
-
-static void fill_on(const pair *p, int g, double value, cudaStream_t stream) {
-    const fill_job job = {p->grads[g], dtype_of(p, g), value};
-    const simcuda_access access = {p->grads[g], COUNT * gsync_dtype_size(dtype_of(p, g)), 1};
-    OK(simcuda_launch(stream, fill_kernel, &job, sizeof job, "fill", &access, 1));
-}
-
-static void mark(const pair *p, int g, double value) {
-    fill_on(p, g, value, p->compute);
-    CHECK_STATUS(gsync_ready_on(p->reducer, p->grads[g], p->compute), GSYNC_OK, "");
-}
-
-/* Of float32. */
-static float first_of(const pair *p, int g) {
-    static _Thread_local float value;
-    OK(cudaMemcpyAsync(&value, p->grads[g], sizeof value, cudaMemcpyDefault, p->compute));
-    OK(cudaStreamSynchronize(p->compute));
-    return value;
-}
-
-/* Marked in the order of registration. */
-static void step_on_stream(const pair *p, double value) {
-    CHECK_STATUS(gsync_begin(p->reducer, GSYNC_SYNC), GSYNC_OK, "");
-    mark(p, 0, value);
-    mark(p, 1, value);
-    CHECK_STATUS(gsync_finish_on(p->reducer, p->compute, NULL), GSYNC_OK, "");
-}
-
-static void step_on_host(const pair *p, double value) {
-    CHECK_STATUS(gsync_begin(p->reducer, GSYNC_SYNC), GSYNC_OK, "");
-    mark(p, 0, value);
-    mark(p, 1, value);
-    CHECK_STATUS(gsync_finish(p->reducer, NULL), GSYNC_OK, "");
 }
 
 /* ---- what no host has waited for ---- */
@@ -448,6 +353,36 @@ static void nobody_goes_on_after_an_abort(void **state) {
     tell(2, tell_aborted);
 }
 
+/* The helper hears of it between the marks and the end of the step; the next call has its words all the same. */
+static void tell_aborted_between(crew *c, int rank, gsync_comm *comm) {
+    pair p = {0};
+    pair_open(&p, comm, NULL);
+    if (rank == 1) {
+        while (atomic_load(&c->has_ended) == 0) {
+            sched_yield();
+        }
+        gsync_comm_abort(comm, "enough");
+        atomic_store(&c->has_ended, 2);
+    } else {
+        CHECK_STATUS(gsync_begin(p.reducer, GSYNC_SYNC), GSYNC_OK, "");
+        mark(&p, 0, 1.0);
+        mark(&p, 1, 1.0);
+        atomic_store(&c->has_ended, 1);
+        while (atomic_load(&c->has_ended) != 2) {
+            sched_yield();
+        }
+        usleep(50000);
+        const gsync_status status = gsync_finish_on(p.reducer, p.compute, NULL);
+        CHECK_STATUS(status == GSYNC_OK ? gsync_begin(p.reducer, GSYNC_SYNC) : status, GSYNC_ERR_ABORTED, "enough");
+    }
+    pair_close(&p);
+}
+
+static void an_abort_is_told_by_its_words(void **state) {
+    (void)state;
+    tell(2, tell_aborted_between);
+}
+
 /* A first commit that runs out of memory may be repeated. */
 static void tell_second_try(crew *c, int rank, gsync_comm *comm) {
     (void)c;
@@ -481,6 +416,7 @@ int main(void) {
         cmocka_unit_test(what_weighs_nothing_is_not_found),
         cmocka_unit_test(clipping_says_when_the_device_fails),
         cmocka_unit_test(nobody_goes_on_after_an_abort),
+        cmocka_unit_test(an_abort_is_told_by_its_words),
         cmocka_unit_test(a_commit_may_be_repeated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
