@@ -85,6 +85,10 @@ GSYNC_API gsync_status gsync_ready_on(gsync_reducer *reducer, const void *grad, 
  * next one gsync_is_used is -1 where finds_unused is set. What goes wrong later is returned by one of the next calls of
  * gsync_begin. GSYNC_ERR_STATE with a loss scaler, which has to know found_inf, and with checks_writes;
  * GSYNC_ERR_ARGUMENT and GSYNC_ERR_UNSUPPORTED as in gsync_ready_on: the micro-batch then goes on.
+ *
+ * When timeout_ms have passed since the call and the ranks have not reduced all, or one of them has failed, a thread of
+ * the library ends the step: consumer goes on, with numbers of no use, and the next gsync_begin is
+ * GSYNC_ERR_TIMEOUT or what was wrong.
  */
 GSYNC_API gsync_status gsync_finish_on(gsync_reducer *reducer, cudaStream_t consumer, gsync_step_info *info);
 

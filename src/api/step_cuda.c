@@ -56,7 +56,8 @@ static gsync_status check_finish_on(const gsync_reducer *reducer, cudaStream_t c
                        "results be written, and waits for that in gsync_finish only: call that",
                        call);
     }
-    return gs_stream_check_capture(reducer->stream, consumer, call);
+    GS_TRY(gs_stream_check_capture(reducer->stream, consumer, call));
+    return gs_stream_start_watch(reducer->stream);
 }
 
 gsync_status gsync_finish_on(gsync_reducer *reducer, cudaStream_t consumer, gsync_step_info *info) {

@@ -95,6 +95,8 @@ extern const gs_stream_ops gs_stream_cuda;
 
 /* For the calls that only builds with CUDA have. */
 gsync_status gs_stream_check_capture(gs_stream *stream, void *other, const char *call);
+/* Before a step that no host will wait for. */
+gsync_status gs_stream_start_watch(gs_stream *stream);
 /* What `producer` has queued so far makes a gradient of the bucket final. Any thread. */
 gsync_status gs_stream_note_producer(gs_stream *stream, pthread_mutex_t *launch_lock, size_t bucket, void *producer);
 

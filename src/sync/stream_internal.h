@@ -68,6 +68,26 @@ typedef struct gs_stream_turn {
     uint64_t *marked;  /* checks_writes: when it was marked, by gradient */
 } gs_stream_turn;
 
+/* A step that no host waits for. */
+typedef struct gs_stream_watched {
+    void *event; /* NULL: none */
+    uint64_t deadline_ns;
+    uint64_t step;
+} gs_stream_watched;
+
+/* Who looks after them: stream_watch.c. */
+typedef struct gs_stream_watch {
+    pthread_t thread;
+    bool is_running;
+    pthread_mutex_t gate;
+    pthread_cond_t changed;
+    bool is_stopping;                         /* under gate, as are the */
+    gs_stream_watched steps[GS_STREAM_TURNS]; /* by turn */
+    gsync_status status;                      /* written once, and then */
+    char text[GS_FAIL_TEXT_MAX];
+    _Atomic int has_failed;
+} gs_stream_watch;
+
 struct gs_stream {
     gs_pipeline *pipeline;
     gs_cuda *cuda;
@@ -127,6 +147,7 @@ struct gs_stream {
     bool has_found;      /* findings were asked for */
     gsync_status status; /* of what was queued in this step */
     char failure_text[GS_FAIL_TEXT_MAX];
+    gs_stream_watch watch;
 };
 
 /* How one bucket goes in one step. The ranks agree on all of it but place, encodes and brings. */
@@ -213,6 +234,15 @@ void gs_stream_note_mark(gs_stream *stream, pthread_mutex_t *launch_lock, uint32
 gsync_status gs_stream_compare_marks(gs_stream *stream, gs_idle_function idle, void *argument, const uint64_t **marked,
                                      const uint64_t **now);
 gsync_status gs_stream_digests(gs_stream *stream, gs_idle_function idle, void *argument, const uint64_t **digests);
+
+/* stream_watch.c */
+void gs_stream_init_watch(gs_stream *stream);
+void gs_stream_end_watch(gs_stream *stream);
+/* No host will wait for the turn's step; or it is over. */
+void gs_stream_watch_turn(gs_stream *stream, const gs_stream_turn *turn);
+void gs_stream_forget_turn(gs_stream *stream, const gs_stream_turn *turn);
+/* What was found wrong with such a step. */
+gsync_status gs_stream_watch_status(const gs_stream *stream);
 
 /* stream_wait.c */
 /* Until the event is done, the ranks give up, or the deadline passes: what fails has failed the stream. */

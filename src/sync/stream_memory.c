@@ -207,6 +207,7 @@ gsync_status gs_stream_open(gs_stream **out, gs_pipeline *pipeline, const gs_str
     gs_stream *stream = NULL;
     GS_TRY(gs_memory_new(&stream, 1, sizeof *stream, "stream pipeline"));
     stream->pipeline = pipeline;
+    gs_stream_init_watch(stream);
     stream->world_size = pipeline->group->world_size;
     stream->rank = pipeline->group->rank;
     stream->capacity = wish->gradient_count;
@@ -256,6 +257,7 @@ void gs_stream_close(gs_stream *stream, bool has_ended) {
     if (stream == NULL) {
         return;
     }
+    gs_stream_end_watch(stream);
     /* What no host has waited for is right to end well, and the others count on it; but not for long. */
     if (!has_ended || stream->status != GSYNC_OK || !gs_stream_drain(stream)) {
         gs_nccl_abort(stream->nccl);

@@ -143,6 +143,7 @@ static gsync_status take_turn(gs_stream *stream) {
         GS_TRY(turn->is_open ? gs_stream_review(stream) : GSYNC_OK);
         turn->is_busy = false;
     }
+    gs_stream_forget_turn(stream, turn);
     *turn->own_refusal = (gs_stream_refusal){.count = 0};
     clear_findings(turn, stream->pipeline->plan->bucket_count);
     stream->turn = turn;
@@ -253,6 +254,9 @@ static void let_follow(gs_stream *stream, void *other) {
 
 /* Judged when its memory on the host is looked at: gs_stream_review. */
 static gsync_status leave(gs_stream *stream) {
+    if (stream->turn->is_open) {
+        gs_stream_watch_turn(stream, stream->turn);
+    }
     const double divisor = stream->known_divisor;
     const double scale = stream->pipeline->step.loss_scale; /* 0: no step of the window has begun */
     stream->pipeline->outcome.divisor = divisor >= 0 && scale != 0 ? divisor / scale : 0.0;

@@ -73,6 +73,7 @@ gsync_status gs_stream_check_abort(const gs_stream *stream) {
 }
 
 static gsync_status check_nccl(const gs_stream *stream) {
+    GS_TRY(gs_stream_watch_status(stream));
     return stream->nccl != NULL ? gs_nccl_check(stream->nccl) : GSYNC_OK;
 }
 
@@ -143,7 +144,10 @@ bool gs_stream_drain(gs_stream *stream) {
 
 /* ---- failures ---- */
 
-void gs_stream_fail(gs_stream *stream, gsync_status status) {
+void gs_stream_fail(gs_stream *stream, gsync_status failure) {
+    /* Who looked after an earlier step may have ended NCCL, and knows why. */
+    const gsync_status earlier = gs_stream_watch_status(stream);
+    const gsync_status status = earlier != GSYNC_OK ? earlier : failure;
     /* GSYNC_ERR_MEMORY would promise that the next step works, and NCCL's communicator is at its end. */
     stream->status = status == GSYNC_ERR_MEMORY ? GSYNC_ERR_TRANSPORT : status;
     snprintf(stream->failure_text, sizeof stream->failure_text, "%s", gsync_last_error());

@@ -275,6 +275,9 @@ static void exception_on_one_rank_propagates_with_its_words(ranks_context *ctx) 
     REQUIRE(!ranks_has_failed(ctx));
     ranks_model_fill(model, RANKS_INTEGERS, 1);
     REQUIRE_OK(ranks_model_step(model, NULL, NULL));
+    if (ctx->is_on_device) {
+        REQUIRE(ranks_meet(ctx)); /* an abort also ends what NCCL is just finishing on other ranks */
+    }
     if (ctx->rank == 0) {
         gsync_comm_abort(ctx->comm, "file 17 of the data set is damaged");
     } else {

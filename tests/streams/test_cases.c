@@ -2,7 +2,7 @@
 /* gsync-test: timeout=180 */
 
 /*
- * What went wrong on streams elsewhere, named in ../shared/cases.md (GS-...) and peers.md (complaints 19 to 25):
+ * What went wrong on streams elsewhere, by the numbers of bug reports (GS-...) and of complaints that peers have had:
  * several reducers at once, gradients that move, results read or gradients written too early, devices chosen late.
  */
 

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/clock.h"
+#include "sync/stream_internal.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/*
+ * After gsync_finish_on no host waits in the library, and a trainer that synchronises with its stream would wait for
+ * ever for a rank that never comes. A thread looks after such steps ten times a second while one is under way, and
+ * sleeps otherwise. What it finds wrong ends NCCL's communicator, so that the stream comes to its end; the trainer's
+ * next call says why, and tells the other ranks.
+ */
+
+enum { LOOK_NS = 100000000 };
+
+static bool is_under_way(const gs_stream_watch *watch) {
+    for (int i = 0; i < GS_STREAM_TURNS; i++) {
+        if (watch->steps[i].event != NULL) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- the thread, which holds the gate but for when it sleeps ---- */
+
+static void sleep_a_moment(gs_stream_watch *watch) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += LOOK_NS;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    (void)pthread_cond_timedwait(&watch->changed, &watch->gate, &until);
+}
+
+static gsync_status check_step(const gs_stream *stream, const gs_stream_watched *step) {
+    if (gs_clock_ns() < step->deadline_ns) {
+        return GSYNC_OK;
+    }
+    return gs_fail(GSYNC_ERR_TIMEOUT,
+                   "step %" PRIu64 ": rank %d: the ranks have not reduced all buckets within %u ms after "
+                   "gsync_finish_on: look for a rank that hangs or has stopped, or raise timeout_ms",
+                   step->step, stream->rank, stream->pipeline->group->timeout_ms);
+}
+
+/* What is through is not looked after any longer. */
+static gsync_status look_at_steps(gs_stream *stream) {
+    for (int i = 0; i < GS_STREAM_TURNS; i++) {
+        gs_stream_watched *step = &stream->watch.steps[i];
+        bool is_done = false;
+        if (step->event == NULL) {
+            continue;
+        }
+        GS_TRY(gs_cuda_is_done(stream->cuda, step->event, &is_done));
+        if (is_done) {
+            step->event = NULL;
+        } else {
+            GS_TRY(check_step(stream, step));
+        }
+    }
+    return GSYNC_OK;
+}
+
+static gsync_status look_after_steps(gs_stream *stream) {
+    GS_TRY(look_at_steps(stream));
+    if (!is_under_way(&stream->watch)) {
+        return GSYNC_OK;
+    }
+    GS_TRY(gs_nccl_check(stream->nccl));
+    return gs_stream_check_abort(stream);
+}
+
+static void note_failure(gs_stream *stream, gsync_status status) {
+    gs_stream_watch *watch = &stream->watch;
+    watch->status = status;
+    snprintf(watch->text, sizeof watch->text, "%s", gsync_last_error());
+    memset(watch->steps, 0, sizeof watch->steps);
+    atomic_store(&watch->has_failed, 1);
+    gs_nccl_abort(stream->nccl);
+}
+
+static void *watch_main(void *argument) {
+    gs_stream *stream = argument;
+    gs_stream_watch *watch = &stream->watch;
+    pthread_mutex_lock(&watch->gate);
+    while (!watch->is_stopping) {
+        if (!is_under_way(watch)) {
+            pthread_cond_wait(&watch->changed, &watch->gate);
+            continue;
+        }
+        sleep_a_moment(watch);
+        const gsync_status status = watch->is_stopping ? GSYNC_OK : look_after_steps(stream);
+        if (status != GSYNC_OK) {
+            note_failure(stream, status);
+        }
+    }
+    pthread_mutex_unlock(&watch->gate);
+    return NULL;
+}
+
+/* ---- life ---- */
+
+void gs_stream_init_watch(gs_stream *stream) {
+    pthread_condattr_t monotonic;
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&stream->watch.changed, &monotonic);
+    pthread_condattr_destroy(&monotonic);
+    pthread_mutex_init(&stream->watch.gate, NULL);
+}
+
+/* Signals are the trainer's, as in the helper's thread. */
+gsync_status gs_stream_start_watch(gs_stream *stream) {
+    gs_stream_watch *watch = &stream->watch;
+    sigset_t blocked;
+    sigset_t before;
+    if (watch->is_running || stream->nccl == NULL) {
+        return GSYNC_OK;
+    }
+    sigfillset(&blocked);
+    pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    const int error = pthread_create(&watch->thread, NULL, watch_main, stream);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) {
+        return gs_fail(GSYNC_ERR_MEMORY, "the thread that looks after steps on a GPU could not be started: %s",
+                       strerror(error));
+    }
+    watch->is_running = true;
+    return GSYNC_OK;
+}
+
+void gs_stream_end_watch(gs_stream *stream) {
+    gs_stream_watch *watch = &stream->watch;
+    if (watch->is_running) {
+        pthread_mutex_lock(&watch->gate);
+        watch->is_stopping = true;
+        pthread_cond_signal(&watch->changed);
+        pthread_mutex_unlock(&watch->gate);
+        pthread_join(watch->thread, NULL);
+        watch->is_running = false;
+    }
+    pthread_cond_destroy(&watch->changed);
+    pthread_mutex_destroy(&watch->gate);
+}
+
+/* ---- steps ---- */
+
+void gs_stream_watch_turn(gs_stream *stream, const gs_stream_turn *turn) {
+    gs_stream_watch *watch = &stream->watch;
+    const uint64_t timeout_ns = (uint64_t)stream->pipeline->group->timeout_ms * 1000000;
+    if (!watch->is_running || stream->status != GSYNC_OK) {
+        return;
+    }
+    pthread_mutex_lock(&watch->gate);
+    const bool was_idle = !is_under_way(watch);
+    watch->steps[turn - stream->turns] =
+        (gs_stream_watched){.event = turn->finished, .deadline_ns = gs_clock_ns() + timeout_ns, .step = turn->step};
+    if (was_idle) {
+        pthread_cond_signal(&watch->changed);
+    }
+    pthread_mutex_unlock(&watch->gate);
+}
+
+void gs_stream_forget_turn(gs_stream *stream, const gs_stream_turn *turn) {
+    gs_stream_watch *watch = &stream->watch;
+    if (watch->is_running) {
+        pthread_mutex_lock(&watch->gate);
+        watch->steps[turn - stream->turns].event = NULL;
+        pthread_mutex_unlock(&watch->gate);
+    }
+}
+
+gsync_status gs_stream_watch_status(const gs_stream *stream) {
+    const gs_stream_watch *watch = &stream->watch;
+    /* Written once, before has_failed. */
+    return atomic_load(&watch->has_failed) == 0 ? GSYNC_OK : gs_fail(watch->status, "%s", watch->text);
+}
