@@ -1,10 +1,12 @@
 #!/bin/sh
-# The host's tests with their gradients on a real GPU: configures, builds, runs, and prints a table.
+# SPDX-License-Identifier: Apache-2.0
+# The host's tests with their gradients on a real GPU, and the kernels against the host's passes, also under
+# compute-sanitizer where that is found: configures, builds, runs, and prints a table.
 #
 #     run.sh [--ranks "1 2 4"] [--only PATTERN] [--build FOLDER] [--nccl FOLDER|python] [--simulated]
 #
 #   --ranks      how many; all share one GPU, as a process each                (1 2 4)
-#   --only       of the programs, as grep -E takes it                          (conformance and ranks)
+#   --only       of the programs, as grep -E takes it                          (kernels, conformance and ranks)
 #   --build      where to build, or what is built already for --simulated      (build/gpu)
 #   --nccl       where include/nccl.h and lib/libnccl.so.2 are; python: of the wheel that python3 finds
 #   --simulated  nothing is built; the programs of --build that are linked with the simulated GPU run instead
@@ -14,7 +16,7 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 tree=$(cd "$here/../.." && pwd)
 ranks="1 2 4"
-only='^(conformance|ranks)\.'
+only='^(unit\.device\.cuda_(encode|decode|blocks|digest)$|conformance\.|ranks\.)'
 build=$tree/build/gpu
 nccl=
 prefix=gpu
@@ -30,7 +32,7 @@ while [ $# -gt 0 ]; do
     --build) build=${2-} ;;
     --nccl) nccl=${2-} ;;
     *)
-        sed -n '2,12s/^# \{0,1\}//p' "$0"
+        sed -n '3,14s/^# \{0,1\}//p' "$0"
         [ "$1" = --help ] && exit 0
         exit 2
         ;;
@@ -65,8 +67,11 @@ export GSYNC_TEST_SHARED_DEVICE=1 NCCL_NET=Socket NCCL_IB_DISABLE=1 NCCL_SOCKET_
     NCCL_SHM_DISABLE=1 NCCL_MNNVL_ENABLE=0 NCCL_NVLS_ENABLE=0 NCCL_RAS_ENABLE=0 NCCL_MAX_CTAS=2 \
     NCCL_NSOCKS_PERTHREAD=1 NCCL_SOCKET_NTHREADS=1 NCCL_DEBUG=WARN CUDA_MODULE_LOADING=EAGER
 
+# Kernels' tests on the simulator are the unit tests themselves.
 programs=$build/tests/programs
-names=$(cd "$programs" 2>/dev/null && ls | sed -n "s/^$prefix\.//p" | grep -E "$only")
+kernels=
+[ "$prefix" != gpu ] || kernels=gpu.
+names=$(cd "$programs" 2>/dev/null && ls | sed -n "s/^$prefix\.//p; /^unit\./p" | sort -u | grep -E "$only")
 if [ -z "$names" ]; then
     echo "$programs has no program of that name" >&2
     exit 2
@@ -74,22 +79,41 @@ fi
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 failures=0
-printf '%-45s %5s %-8s %s\n' suite ranks result seconds
+
+# try NAME RANKS COMMAND...: a line of the table.
+try() {
+    label=$1 count=$2
+    shift 2
+    start=$(date +%s)
+    "$@" >"$output" 2>&1
+    case $? in
+    0) result=passed ;;
+    77) result=skipped ;;
+    *)
+        result=FAILED
+        failures=$((failures + 1))
+        ;;
+    esac
+    printf '%-55s %5s %-8s %s\n' "$label" "$count" "$result" $(($(date +%s) - start))
+    [ "$result" != FAILED ] || grep -vE '^\[ +(RUN|OK)|^\[=' "$output" | head -30
+}
+
+printf '%-55s %5s %-8s %s\n' suite ranks result seconds
 for name in $names; do
+    case $name in
+    unit.*)
+        try "$name" 1 timeout 600 "$programs/$kernels$name"
+        if [ "$prefix" = gpu ] && command -v compute-sanitizer >/dev/null; then
+            for tool in memcheck racecheck; do
+                try "$name, $tool" 1 timeout 600 compute-sanitizer --tool $tool --error-exitcode 1 \
+                    "$programs/$kernels$name"
+            done
+        fi
+        continue
+        ;;
+    esac
     for world in $ranks; do
-        start=$(date +%s)
-        sh "$here/../mirror/torchrun.sh" "$world" 600 "$programs/$prefix.$name" >"$output" 2>&1
-        status=$?
-        case $status in
-        0) result=passed ;;
-        77) result=skipped ;;
-        *)
-            result=FAILED
-            failures=$((failures + 1))
-            ;;
-        esac
-        printf '%-45s %5s %-8s %s\n' "$name" "$world" "$result" $(($(date +%s) - start))
-        [ "$result" != FAILED ] || grep -vE '^\[ +(RUN|OK)|^\[=' "$output" | head -30
+        try "$name" "$world" sh "$here/../mirror/torchrun.sh" "$world" 600 "$programs/$prefix.$name"
     done
 done
 echo "$failures failed"
