@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include "measure.h"
+#include "measure_words.h"
 
 #include "base/float_mode.h"
 #include "wire/codec.h"
@@ -15,14 +16,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-
-#if defined(__clang__)
-#define COMPILER "clang " __clang_version__
-#elif defined(__GNUC__)
-#define COMPILER "gcc " __VERSION__
-#else
-#define COMPILER "unknown"
-#endif
 
 enum { EXIT_USAGE = 2, SIZES_MAX = 8, ROUNDS_MAX = 10000, GUARD_BYTES = 64, GUARD = 0xa5 };
 enum { BYTES_PER_SAMPLE = 16 << 20 /* small sizes are repeated, so that a sample is not shorter than that */ };
@@ -331,7 +324,7 @@ static bool measure_codec(const perf_memory *memory, const perf_codec *codec, co
 /* ---- Report ----------------------------------------------------------------------------------------------------- */
 
 static void print_table(const perf_row *rows, size_t count, const perf_options *options) {
-    printf("# codec_perf, gradsync %s, %s, kernels %s, one thread\n", gsync_version(), COMPILER,
+    printf("# codec_perf, gradsync %s, %s, kernels %s, one thread\n", gsync_version(), MEASURE_COMPILER,
            gs_kernels_best()->name);
     printf("# medians of %zu samples; moved: read and written; GB: 10^9 bytes\n", options->rounds);
     printf("%-16s %-16s %10s %10s %8s %8s %8s %9s %9s\n", "codec", "work", "float32", "moved", "GB/s", "memcpy",
@@ -354,7 +347,7 @@ static bool write_json(const perf_row *rows, size_t count, const perf_options *o
         return false;
     }
     fprintf(file, "{\n  \"benchmark\": \"codec_perf\",\n  \"version\": \"%s\",\n  \"compiler\": \"%s\",\n",
-            gsync_version(), COMPILER);
+            gsync_version(), MEASURE_COMPILER);
     fprintf(file, "  \"kernels\": \"%s\",\n  \"rounds\": %zu,\n  \"rows\": [\n", gs_kernels_best()->name,
             options->rounds);
     for (size_t i = 0; i < count; i++) {
@@ -374,35 +367,6 @@ static bool write_json(const perf_row *rows, size_t count, const perf_options *o
 
 /* ---- Options ---------------------------------------------------------------------------------------------------- */
 
-static bool read_number(const char *text, char **end, uint64_t most, uint64_t *number) {
-    *number = strtoull(text, end, 10);
-    return *end != text && text[0] != '-' && *number >= 1 && *number <= most;
-}
-
-/* Whole blocks. */
-static bool read_sizes(const char *text, perf_options *options) {
-    options->size_count = 0;
-    for (;;) {
-        char *end;
-        uint64_t bytes;
-        if (options->size_count == SIZES_MAX || !read_number(text, &end, UINT64_C(1) << 32, &bytes)) {
-            return false;
-        }
-        if (*end == 'K' || *end == 'M') {
-            bytes <<= *end == 'K' ? 10 : 20;
-            end++;
-        }
-        if (bytes % 1024 != 0 || bytes > UINT64_C(1) << 32) {
-            return false;
-        }
-        options->sizes[options->size_count++] = (size_t)bytes;
-        if (*end != ',') {
-            return *end == '\0';
-        }
-        text = end + 1;
-    }
-}
-
 static bool read_option(const char *name, const char *value, perf_options *options) {
     char *end;
     uint64_t number = 0;
@@ -411,13 +375,14 @@ static bool read_option(const char *name, const char *value, perf_options *optio
         return true;
     }
     if (strcmp(name, "--bytes") == 0) {
-        return read_sizes(value, options);
+        return measure_read_sizes(value, options->sizes, SIZES_MAX, &options->size_count);
     }
     const bool is_rounds = strcmp(name, "--rounds") == 0;
     if (!is_rounds && strcmp(name, "--seed") != 0) {
         return false;
     }
-    const bool is_number = read_number(value, &end, is_rounds ? ROUNDS_MAX : INT64_MAX, &number) && *end == '\0';
+    const bool is_number =
+        measure_read_number(value, &end, is_rounds ? ROUNDS_MAX : INT64_MAX, &number) && *end == '\0';
     options->rounds = is_rounds ? (size_t)number : options->rounds;
     options->seed = is_rounds ? options->seed : number;
     return is_number;

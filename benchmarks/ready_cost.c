@@ -5,6 +5,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include "measure.h"
+#include "measure_words.h"
 
 #include <gradsync/gradsync.h>
 
@@ -14,14 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-
-#if defined(__clang__)
-#define COMPILER "clang " __clang_version__
-#elif defined(__GNUC__)
-#define COMPILER "gcc " __VERSION__
-#else
-#define COMPILER "unknown"
-#endif
 
 enum { EXIT_USAGE = 2, SIZES_MAX = 16, GRADIENT_STRIDE = 260 /* floats, no power of two */ };
 
@@ -194,26 +187,10 @@ static bool measure(size_t gradients, const cost_options *options, double *sampl
 
 /* ---- Report ----------------------------------------------------------------------------------------------------- */
 
-static void read_processor(char *text, size_t size) {
-    char line[512];
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    snprintf(text, size, "unknown");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        const char *colon = strchr(line, ':');
-        if (colon != NULL && strncmp(line, "model name", 10) == 0) {
-            colon += strspn(colon, ": \t");
-            snprintf(text, size, "%.*s", (int)strcspn(colon, "\n\"\\"), colon);
-        }
-    }
-    if (file != NULL) {
-        fclose(file);
-    }
-}
-
 static void print_table(const cost_row *rows, const cost_options *options) {
     char processor[256];
-    read_processor(processor, sizeof processor);
-    printf("# ready_cost, gradsync %s, %s, on %s\n", gsync_version(), COMPILER, processor);
+    measure_processor(processor, sizeof processor);
+    printf("# ready_cost, gradsync %s, %s, on %s\n", gsync_version(), MEASURE_COMPILER, processor);
     printf("# %zu steps after %zu of warm-up, random order, one bucket\n", options->steps, options->warmup_steps);
     printf("%12s %14s %14s %14s\n", "gradients", "median", "99th", "least");
     printf("%12s %14s %14s %14s\n", "", "(ns/mark)", "(ns/mark)", "(ns/mark)");
@@ -230,9 +207,9 @@ static bool write_json(const cost_row *rows, const cost_options *options) {
         perror(options->json);
         return false;
     }
-    read_processor(processor, sizeof processor);
+    measure_processor(processor, sizeof processor);
     fprintf(file, "{\n  \"benchmark\": \"ready_cost\",\n  \"version\": \"%s\",\n  \"compiler\": \"%s\",\n",
-            gsync_version(), COMPILER);
+            gsync_version(), MEASURE_COMPILER);
     fprintf(file, "  \"processor\": \"%s\",\n  \"steps\": %zu,\n  \"warmup_steps\": %zu,\n  \"rows\": [\n", processor,
             options->steps, options->warmup_steps);
     for (size_t i = 0; i < options->size_count; i++) {

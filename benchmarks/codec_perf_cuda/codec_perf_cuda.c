@@ -6,6 +6,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "codec_gpu.h"
 #include "measure.h"
+#include "measure_words.h"
 
 #include <cuda_runtime_api.h>
 #include <gradsync/gradsync.h>
@@ -153,33 +154,6 @@ static bool write_json(const perf_row *rows, size_t count, const perf_options *o
 
 /* ---- options ---- */
 
-static bool read_number(const char *text, char **end, uint64_t most, uint64_t *number) {
-    *number = strtoull(text, end, 10);
-    return *end != text && text[0] != '-' && *number >= 1 && *number <= most;
-}
-
-static bool read_sizes(const char *text, perf_options *options) {
-    for (options->size_count = 0;; text++) {
-        char *end;
-        uint64_t bytes;
-        if (options->size_count == SIZES_MAX || !read_number(text, &end, UINT64_C(1) << 32, &bytes)) {
-            return false;
-        }
-        if (*end == 'K' || *end == 'M') {
-            bytes <<= *end == 'K' ? 10 : 20;
-            end++;
-        }
-        if (bytes % 1024 != 0 || bytes > UINT64_C(1) << 32) {
-            return false;
-        }
-        options->sizes[options->size_count++] = (size_t)bytes;
-        if (*end != ',') {
-            return *end == '\0';
-        }
-        text = end;
-    }
-}
-
 static bool read_option(const char *name, const char *value, perf_options *options) {
     char *end;
     uint64_t number = 0;
@@ -188,9 +162,9 @@ static bool read_option(const char *name, const char *value, perf_options *optio
         return true;
     }
     if (strcmp(name, "--bytes") == 0) {
-        return read_sizes(value, options);
+        return measure_read_sizes(value, options->sizes, SIZES_MAX, &options->size_count);
     }
-    const bool is_number = read_number(value, &end, ROUNDS_MAX, &number) && *end == '\0';
+    const bool is_number = measure_read_number(value, &end, ROUNDS_MAX, &number) && *end == '\0';
     if (strcmp(name, "--rounds") == 0) {
         options->rounds = (size_t)number;
     } else if (strcmp(name, "--calls") == 0) {

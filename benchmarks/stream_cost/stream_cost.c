@@ -5,6 +5,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include "measure.h"
+#include "measure_words.h"
 #include "stream_report.h"
 
 #include <gradsync/gradsync_cuda.h>
@@ -242,18 +243,14 @@ static bool measure(const way *how, size_t buckets, size_t steps, cost_row *row)
 
 /* ---- options ---- */
 
-static bool read_number(const char *text, char **end, size_t most, size_t *number) {
-    *number = strtoull(text, end, 10);
-    return *end != text && text[0] != '-' && *number >= 1 && *number <= most;
-}
-
 static bool read_buckets(const char *text, settings *to) {
     char *end;
+    uint64_t number;
     for (to->bucket_sizes = 0;; text = end + 1) {
-        if (to->bucket_sizes == SIZES_MAX || !read_number(text, &end, BUCKETS_LIMIT, &to->buckets[to->bucket_sizes])) {
+        if (to->bucket_sizes == SIZES_MAX || !measure_read_number(text, &end, BUCKETS_LIMIT, &number)) {
             return false;
         }
-        to->bucket_sizes++;
+        to->buckets[to->bucket_sizes++] = (size_t)number;
         if (*end != ',') {
             return *end == '\0';
         }
@@ -269,7 +266,12 @@ static bool read_option(const char *name, const char *value, settings *to) {
     if (strcmp(name, "--buckets") == 0) {
         return read_buckets(value, to);
     }
-    return strcmp(name, "--steps") == 0 && read_number(value, &end, 1000000, &to->steps) && *end == '\0';
+    uint64_t number;
+    if (strcmp(name, "--steps") != 0 || !measure_read_number(value, &end, 1000000, &number) || *end != '\0') {
+        return false;
+    }
+    to->steps = (size_t)number;
+    return true;
 }
 
 int main(int argc, char **argv) {

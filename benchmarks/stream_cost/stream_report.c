@@ -1,38 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "stream_report.h"
 
+#include "measure_words.h"
+
 #include <gradsync/gradsync.h>
 #include <stdio.h>
 #include <string.h>
 
-#if defined(__clang__)
-#define COMPILER "clang " __clang_version__
-#elif defined(__GNUC__)
-#define COMPILER "gcc " __VERSION__
-#else
-#define COMPILER "unknown"
-#endif
-
-static void read_processor(char *text, size_t size) {
-    char line[512];
-    FILE *file = fopen("/proc/cpuinfo", "r");
-    snprintf(text, size, "unknown");
-    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
-        const char *colon = strchr(line, ':');
-        if (colon != NULL && strncmp(line, "model name", 10) == 0) {
-            colon += strspn(colon, ": \t");
-            snprintf(text, size, "%.*s", (int)strcspn(colon, "\n\"\\"), colon);
-        }
-    }
-    if (file != NULL) {
-        fclose(file);
-    }
-}
-
 void report_print(const cost_row *rows, size_t count, size_t steps) {
     char processor[256];
-    read_processor(processor, sizeof processor);
-    printf("# stream_cost, gradsync %s, %s, on %s\n", gsync_version(), COMPILER, processor);
+    measure_processor(processor, sizeof processor);
+    printf("# stream_cost, gradsync %s, %s, on %s\n", gsync_version(), MEASURE_COMPILER, processor);
     printf("# rank 0 of 2, %zu steps; CUDA, NCCL and kernels that do nothing: what is left is the library's own\n",
            steps);
     printf("%-11s %8s %10s | %17s | %17s | %17s\n", "", "", "", "ready_on (ns)", "completing (ns)", "finish_on (us)");
@@ -58,9 +36,9 @@ bool report_write_json(const char *path, const cost_row *rows, size_t count, siz
         perror(path);
         return false;
     }
-    read_processor(processor, sizeof processor);
+    measure_processor(processor, sizeof processor);
     fprintf(file, "{\n  \"benchmark\": \"stream_cost\",\n  \"version\": \"%s\",\n  \"compiler\": \"%s\",\n",
-            gsync_version(), COMPILER);
+            gsync_version(), MEASURE_COMPILER);
     fprintf(file, "  \"processor\": \"%s\",\n  \"steps\": %zu,\n  \"rows\": [\n", processor, steps);
     for (size_t i = 0; i < count; i++) {
         const cost_row *row = &rows[i];
