@@ -195,9 +195,19 @@ gsync_status gs_cuda_wait(gs_cuda *cuda, void *stream, void *event) {
     return check(cudaStreamWaitEvent(stream, event, 0), "letting a stream wait for an event");
 }
 
+/* Threads of the library ask at any time. While some thread of the trainer captures a graph in the global mode, another
+ * that asks would make the capture fail, unless it says that it has nothing to do with it. */
+static cudaError_t query_apart(cudaEvent_t event) {
+    enum cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+    ignore(cudaThreadExchangeStreamCaptureMode(&mode));
+    const cudaError_t error = cudaEventQuery(event);
+    ignore(cudaThreadExchangeStreamCaptureMode(&mode));
+    return error;
+}
+
 gsync_status gs_cuda_is_done(gs_cuda *cuda, void *event, bool *is_done) {
     (void)cuda;
-    const cudaError_t error = cudaEventQuery(event);
+    const cudaError_t error = query_apart(event);
     if (error == cudaErrorNotReady) {
         ignore(error);
         *is_done = false;

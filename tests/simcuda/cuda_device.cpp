@@ -35,6 +35,8 @@ const ErrorName error_names[] = {
     {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "a kernel touched an illegal address"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "a kernel failed"},
     {cudaErrorNotSupported, "cudaErrorNotSupported", "not supported"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+     "operation failed due to a previous error during capture"},
     {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported", "not permitted during stream capture"},
     {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };

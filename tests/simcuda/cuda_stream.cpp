@@ -6,8 +6,10 @@
 #include "nccl_pending.h"
 #include "stream.h"
 
+#include <atomic>
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 using namespace simcuda;
@@ -41,14 +43,46 @@ cudaError_t is_capturing(cudaStream_t stream, bool *answer) {
     });
 }
 
-cudaError_t set_capturing(cudaStream_t stream, bool value) {
+thread_local cudaStreamCaptureMode thread_capture_mode = cudaStreamCaptureModeGlobal;
+std::atomic<int> global_captures{0};
+std::atomic<bool> is_capture_broken{false};
+
+cudaError_t begin_capturing(cudaStream_t stream, bool globally) {
     return stream_visit(stream, [&](CUstream_st &asked) {
-        if (asked.is_capturing == value) {
+        if (asked.is_capturing) {
             return cudaErrorIllegalState;
         }
-        asked.is_capturing = value;
+        asked.is_capturing = true;
+        asked.captures_globally = globally;
+        global_captures += globally ? 1 : 0;
         return cudaSuccess;
     });
+}
+
+cudaError_t end_capturing(cudaStream_t stream) {
+    return stream_visit(stream, [&](CUstream_st &asked) {
+        if (!asked.is_capturing) {
+            return cudaErrorIllegalState;
+        }
+        asked.is_capturing = false;
+        if (!asked.captures_globally) {
+            return cudaSuccess;
+        }
+        const bool is_broken = is_capture_broken;
+        if (--global_captures == 0) {
+            is_capture_broken = false;
+        }
+        return is_broken ? cudaErrorStreamCaptureInvalidated : cudaSuccess;
+    });
+}
+
+/* What may not be called while somebody captures in the global mode, unless the thread has said that it is apart. */
+bool breaks_a_capture() {
+    if (global_captures == 0 || thread_capture_mode == cudaStreamCaptureModeRelaxed) {
+        return false;
+    }
+    is_capture_broken = true;
+    return true;
 }
 
 /* A record behind all that is on the stream, for calls in which the host waits or looks. */
@@ -155,16 +189,22 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *
     return call.ends(error);
 }
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *mode) {
     SIMCUDA_CALL(call);
-    return call.ends(set_capturing(stream, true));
+    std::swap(*mode, thread_capture_mode);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode) {
+    SIMCUDA_CALL(call);
+    return call.ends(begin_capturing(stream, mode == cudaStreamCaptureModeGlobal));
 }
 
 /* The graph is empty: what was captured is not kept. */
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph) {
     SIMCUDA_CALL(call);
     *graph = nullptr;
-    return call.ends(set_capturing(stream, false));
+    return call.ends(end_capturing(stream));
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t) {
@@ -237,6 +277,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
     SIMCUDA_CALL(call);
+    if (breaks_a_capture()) {
+        return call.ends(cudaErrorStreamCaptureUnsupported);
+    }
     RecordPointer record;
     if (!latest(event, &record)) {
         return call.ends(cudaErrorInvalidResourceHandle);

@@ -115,6 +115,7 @@ struct CUstream_st {
     unsigned delay_us = 0;
 
     bool is_capturing = false;
+    bool captures_globally = false; /* meanwhile calls that could wait are forbidden to all threads */
 
     simcuda::Edge finished_edge; /* released by every operation at its end */
     simcuda::VectorClock clock;  /* the worker's own but for reads under the monitor when nothing runs */

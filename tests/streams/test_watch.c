@@ -155,10 +155,37 @@ static void a_trainer_that_takes_its_time_is_left_alone(void **state) {
     assert_int_equal(simcuda_reports(NULL, 0), 0);
 }
 
+/* A graph of the trainer's own, on a stream that the library does not know. */
+static void capture_meanwhile(trainer *t, const scene *s) {
+    (void)s;
+    cudaGraph_t graph = NULL;
+    cudaStream_t other = NULL;
+    OK(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking));
+    if (t->rank == 2) {
+        pause_ms(500); /* the others' steps stay under way, and are looked after, while they capture */
+        CHECK(step(t) == GSYNC_OK);
+    } else {
+        CHECK(step(t) == GSYNC_OK);
+        OK(cudaStreamBeginCapture(other, cudaStreamCaptureModeGlobal));
+        pause_ms(350);
+        OK(cudaStreamEndCapture(other, &graph));
+    }
+    CHECK(step(t) == GSYNC_OK);
+    OK(cudaStreamSynchronize(t->compute[0]));
+    OK(cudaStreamDestroy(other));
+}
+
+static void looking_after_steps_breaks_no_capture(void **state) {
+    (void)state;
+    simcuda_reset();
+    run(capture_meanwhile);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_that_never_comes_gives_the_stream_back_at_the_deadline),
         cmocka_unit_test(what_nccl_notices_gives_the_stream_back_at_once),
+        cmocka_unit_test(looking_after_steps_breaks_no_capture),
         cmocka_unit_test(a_trainer_that_takes_its_time_is_left_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
