@@ -121,9 +121,8 @@ struct gs_pipeline {
     gs_pipeline_terms terms;
     size_t *slot_offset;                   /* per bucket of the plan: bytes into this rank's slots */
     gs_wire_rule wires[GS_PLAN_WIRES_MAX]; /* 0: native */
-    float half_scale;  /* FLOAT16: the power of two for gradients without a loss scale; 0: not known yet */
-    double divisor;    /* of the last step that counted and had one */
-    gs_lane_wire wire; /* of the bucket at work */
+    double divisor;                        /* of the last step that counted and had one */
+    gs_lane_wire wire;                     /* of the bucket at work */
     gs_sparse sparse;
     gs_choice *choices;     /* per bucket; NULL: nothing is is_auto */
     uint64_t choices_since; /* the plan is as old as this step */
@@ -133,15 +132,17 @@ struct gs_pipeline {
 
     gs_step_terms step;
     size_t bucket;         /* the one at work */
-    bool is_posted;        /* its operation, or the epilogue's, is in the lane */
     size_t refused_bucket; /* this rank refuses it; SIZE_MAX: none */
     uint32_t refusal_index;
+    float half_scale; /* FLOAT16: the power of two for gradients without a loss scale; 0: not known yet */
     char missing[GS_MISSING_TEXT_MAX]; /* names of the gradients for which it refuses */
     gs_lane_outcome outcome;           /* of the last bucket that was at work */
     gs_step_findings findings;         /* of all ranks, if terms.looks, once the step has ended */
     gs_epilogue epilogue;
     _Atomic int early_order; /* gs_early_order */
     gsync_status early_status;
+    bool is_posted;     /* the operation of the bucket at work, or the epilogue's, is in the lane */
+    bool is_torn;       /* the failed bucket may mix old and reduced values */
     bool is_concluding; /* gs_pipeline_conclude waits for the early order, with ... */
     bool is_refused;    /* ... this and status */
     gs_order_piece order_piece;
@@ -151,7 +152,6 @@ struct gs_pipeline {
     uint64_t bytes_reduced;
     uint64_t bytes_sent_before; /* by the lane, before this step */
     gs_step_findings noticed;   /* by this rank so far */
-    bool is_torn;               /* the failed bucket may mix old and reduced values */
     char failure_text[GS_FAIL_TEXT_MAX];
     gsync_status status; /* of the step; valid once is_ended */
 
