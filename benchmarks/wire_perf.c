@@ -52,8 +52,7 @@ static const char usage[] =
     "\n"
     "Exit status: 0 when all was well, 1 when a call failed or a result was wrong, 2 for a wrong option.\n";
 
-/* ---- ways ---------------------------------------------------------------------------------------------------------
- */
+/* ---- ways ---- */
 
 typedef struct way_kind {
     const char *name;
@@ -111,8 +110,7 @@ static bool check(const bench *b, const char *what, gsync_status status) {
     return status == GSYNC_OK || fail(b, what, gsync_last_error());
 }
 
-/* ---- values -------------------------------------------------------------------------------------------------------
- */
+/* ---- values ---- */
 
 static uint64_t mix(uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -159,8 +157,7 @@ static void set_sizes(bench *b) {
     }
 }
 
-/* ---- one way ------------------------------------------------------------------------------------------------------
- */
+/* ---- one way ---- */
 
 static bool add_tensors(const bench *b, way *w) {
     size_t first = 0;
@@ -259,8 +256,7 @@ static bool verify(const bench *b, way *w) {
     return true;
 }
 
-/* ---- all of them --------------------------------------------------------------------------------------------------
- */
+/* ---- all of them ---- */
 
 static bool measure(bench *b) {
     double ignored;
@@ -369,8 +365,7 @@ static bool run(const perf_options *options, gsync_comm *comm) {
     return is_ok;
 }
 
-/* ---- ranks --------------------------------------------------------------------------------------------------------
- */
+/* ---- ranks ---- */
 
 typedef struct rank_run {
     const perf_options *options;
@@ -422,8 +417,7 @@ static bool run_process(const perf_options *options) {
     return self.is_ok;
 }
 
-/* ---- options ------------------------------------------------------------------------------------------------------
- */
+/* ---- options ---- */
 
 static bool read_number(const char *text, long least, long most, size_t *to) {
     char *end = NULL;
@@ -441,28 +435,25 @@ static bool read_number(const char *text, long least, long most, size_t *to) {
     return true;
 }
 
-static bool read_option(perf_options *options, int option) {
+static bool read_int(long least, long most, int *to) {
     size_t number = 0;
-    bool is_ok = true;
+    const bool is_number = read_number(optarg, least, most, &number);
+    *to = (int)number;
+    return is_number;
+}
+
+static bool read_option(perf_options *options, int option) {
     switch (option) {
     case 'b':
         return read_number(optarg, 1, 1L << 40, &options->bytes);
     case 't':
-        is_ok = read_number(optarg, 1, TENSORS_MAX, &number);
-        options->tensors = (int)number;
-        return is_ok;
+        return read_int(1, TENSORS_MAX, &options->tensors);
     case 'n':
-        is_ok = read_number(optarg, 1, 100000, &number);
-        options->rounds = (int)number;
-        return is_ok;
+        return read_int(1, 100000, &options->rounds);
     case 'w':
-        is_ok = read_number(optarg, 0, 100000, &number);
-        options->warmups = (int)number;
-        return is_ok;
+        return read_int(0, 100000, &options->warmups);
     case 'r':
-        is_ok = read_number(optarg, 1, RANKS_MAX, &number);
-        options->ranks = (int)number;
-        return is_ok;
+        return read_int(1, RANKS_MAX, &options->ranks);
     case 'j':
         options->json = optarg;
         return true;
