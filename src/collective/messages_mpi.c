@@ -8,6 +8,7 @@
 #include <assert.h>
 #include <mpi.h>
 #include <pthread.h>
+#include <stdatomic.h>
 
 /*
  * Longer messages than 64 KiB are not sent but put by Open MPI over TCP, in fragments of any length. What the other
@@ -31,8 +32,8 @@ typedef struct batch {
 
 struct gs_net {
     MPI_Comm hosts;
-    int tag; /* of the first stream */
-    uint64_t bytes_sent;
+    int tag;                     /* of the first stream */
+    _Atomic uint64_t bytes_sent; /* also read while others send */
     batch batches[GS_NET_STREAMS * GS_NET_WINDOW];
 };
 
@@ -93,7 +94,7 @@ static gsync_status post_piece(gs_net *net, int tag, batch *to, const gs_net_tra
     MPI_Request *request = &to->requests[to->count];
     if (transfer->is_send) {
         TRY_MPI(MPI_Isend(buffer, bytes, MPI_BYTE, transfer->host, tag, net->hosts, request));
-        net->bytes_sent += (uint64_t)bytes;
+        atomic_fetch_add_explicit(&net->bytes_sent, (uint64_t)bytes, memory_order_relaxed);
     } else {
         TRY_MPI(MPI_Irecv(buffer, bytes, MPI_BYTE, transfer->host, tag, net->hosts, request));
     }
@@ -143,7 +144,7 @@ gsync_status gs_messages_test(gs_net *net, gs_net_stream stream, uint32_t slot, 
 }
 
 uint64_t gs_messages_bytes_sent(const gs_net *net) {
-    return net->bytes_sent;
+    return atomic_load_explicit(&net->bytes_sent, memory_order_relaxed);
 }
 
 static void cancel(batch *of) {

@@ -30,7 +30,7 @@ struct gs_net {
     stage stage;
     gs_net_stream posted_stream;
     uint32_t posted_slot;
-    uint64_t bytes_sent;
+    _Atomic uint64_t bytes_sent; /* also read while others send */
 };
 
 enum { LINE = 128 };
@@ -115,7 +115,7 @@ bool gs_nccl_messages_close(gs_net *net) {
 }
 
 uint64_t gs_nccl_messages_bytes_sent(const gs_net *net) {
-    return net->bytes_sent;
+    return atomic_load_explicit(&net->bytes_sent, memory_order_relaxed);
 }
 
 /* ---- posting ---- */
@@ -145,7 +145,7 @@ static gsync_status add_sends(gs_net *net, const gs_net_transfer *transfers, siz
             memcpy(net->pinned + offset, transfer->buffer, transfer->bytes);
             net->end += round_up(transfer->bytes);
         }
-        net->bytes_sent += transfer->bytes;
+        atomic_fetch_add_explicit(&net->bytes_sent, transfer->bytes, memory_order_relaxed);
         last = transfer;
     }
     net->sent_end = net->end;

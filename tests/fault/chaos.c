@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <string.h>
 
-enum { ROUNDS = 30, ROUNDS_BETWEEN_HOSTS = 8, TENSORS_MAX = 12, STEPS_MAX = 6 };
+enum { ROUNDS = 20, ROUNDS_BETWEEN_HOSTS = 6, TENSORS_MAX = 12, STEPS_MAX = 6 };
 
 typedef enum misdeed {
     DESTROYS_REDUCER,
