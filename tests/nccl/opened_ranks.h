@@ -38,12 +38,13 @@ static inline gsync_status wait_for_stream(opened_rank *self) {
     bool is_done = false;
     CHECK_STATUS(gs_cuda_record(self->cuda, self->event, self->stream), GSYNC_OK);
     while (!is_done) {
+        gs_nccl_nap();
+        CHECK_STATUS(gs_cuda_is_done(self->cuda, self->event, &is_done), GSYNC_OK);
+        /* Afterwards: what NCCL has given up is done as well. */
         const gsync_status status = gs_nccl_check(self->nccl);
         if (status != GSYNC_OK) {
             return status;
         }
-        CHECK_STATUS(gs_cuda_is_done(self->cuda, self->event, &is_done), GSYNC_OK);
-        gs_nccl_nap();
     }
     return GSYNC_OK;
 }
