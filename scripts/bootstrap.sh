@@ -78,6 +78,12 @@ workflow_sanitized() {
     return "$status"
 }
 
+# note_failure PRESET: the other presets are still tried.
+note_failure() {
+    echo "bootstrap: failed: cmake --workflow --preset $1"
+    status=1
+}
+
 mode=${1:-}
 case $mode in
 demo)
@@ -89,10 +95,10 @@ test)
     # shellcheck disable=SC2086
     install_missing $test_packages
     status=0
-    cmake --workflow --preset test || status=1
-    cmake --workflow --preset clang || status=1
-    workflow_sanitized asan address,undefined || status=1
-    workflow_sanitized tsan thread || status=1
+    cmake --workflow --preset test || note_failure test
+    cmake --workflow --preset clang || note_failure clang
+    workflow_sanitized asan address,undefined || note_failure asan
+    workflow_sanitized tsan thread || note_failure tsan
     exit "$status"
     ;;
 --help | -h)

@@ -15,7 +15,7 @@ machine() {
     mkdir "$scratch/bin"
     : >"$scratch/calls"
     local tool
-    for tool in dirname env; do
+    for tool in dirname env mktemp chmod uname rm; do
         ln -s "$(command -v "$tool")" "$scratch/bin/$tool"
     done
     stand_in id "echo $1"
@@ -80,6 +80,14 @@ claim "names the workflow there" grep -q "cmake --workflow --preset demo" "$scra
 machine 0 yes
 stand_in cmake "exit 3"
 claim "fails when the workflow fails" fails run demo
+
+machine 0 yes
+stand_in cmake "echo cmake \$* >>'$scratch/calls'; [ \$3 != clang ]"
+stand_in cc "printf '#!%s\n' '$bash' >\$4; chmod +x \$4"
+claim "fails when one of the presets does" fails run test
+claim "names it" grep -qx "bootstrap: failed: cmake --workflow --preset clang" "$scratch/output"
+claim "names no other" fails grep -q "failed:.*\(test\|asan\|tsan\)$" "$scratch/output"
+claim "tries the others" grep -qx "cmake --workflow --preset tsan" "$scratch/calls"
 
 claim "explains itself" run --help
 claim "refuses unknown words" fails run everything

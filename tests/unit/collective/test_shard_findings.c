@@ -155,7 +155,7 @@ static void float32_is_rounded_before_it_is_added_and_afterwards(void **state) {
                                     .divisor = 1.0,
                                     .first = 1,
                                     .count = 3,
-                                    .rounding = {GS_ROUND_HALF, 1.0f},
+                                    .rounding = {.to = GS_ROUND_HALF, .scale = 1.0f},
                                     .findings = &findings});
     static const float expected[4] = {9.0f, 2048.0f, 65504.0f, 0.0f}; /* 2048 + 1 is as near to 2048 as to 2050 */
     assert_memory_equal(x, expected, sizeof x);
@@ -202,7 +202,7 @@ static void rounding_changes_even_a_single_ranks_data(void **state) {
                               .op = GSYNC_SUM,
                               .divisor = 1.0,
                               .count = 1,
-                              .rounding = {GS_ROUND_BFLOAT, 0.0f}};
+                              .rounding = {.to = GS_ROUND_BFLOAT}};
     assert_false(gs_shard_changes_nothing(&job));
     gs_shard_reduce(&job);
     assert_true(x == 2048.0f);

@@ -259,7 +259,8 @@ static void reductions(void) {
                 .target_count = 1,
                 .division = gs_division_by(1.0),
                 .count = it.count,
-                .rounding = {it.codec == &gs_codec_float16 ? GS_ROUND_HALF : GS_ROUND_BFLOAT, it.terms.scale}};
+                .rounding = {.to = it.codec == &gs_codec_float16 ? GS_ROUND_HALF : GS_ROUND_BFLOAT,
+                             .scale = it.terms.scale}};
             tested_kernels->reduce_f32(&reduction);
             expect_same_bytes(&it, "a reduction", target, expected.rounded, it.count * sizeof(float));
             free(target);
