@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/thread.h"
 #include "collective/internal_nccl.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -115,12 +115,7 @@ static void *split_main(void *argument) {
 }
 
 static gsync_status start_splitting(splitting *of) {
-    sigset_t blocked;
-    sigset_t before;
-    sigfillset(&blocked);
-    pthread_sigmask(SIG_SETMASK, &blocked, &before);
-    const int error = pthread_create(&of->thread, NULL, split_main, of);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int error = gs_thread_start(&of->thread, split_main, of);
     return error == 0 ? GSYNC_OK
                       : gs_fail(GSYNC_ERR_MEMORY, "the thread that splits an ncclComm_t could not be started: %s",
                                 strerror(error));

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/thread.h"
 #include "collective/internal_nccl.h"
 
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,17 +166,6 @@ static void *end_main(void *argument) {
     return NULL;
 }
 
-/* Signals are the trainer's, as in the helper's thread. */
-static bool start_thread(gs_nccl *nccl) {
-    sigset_t blocked;
-    sigset_t before;
-    sigfillset(&blocked);
-    pthread_sigmask(SIG_SETMASK, &blocked, &before);
-    const int error = pthread_create(&nccl->thread, NULL, end_main, nccl);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error == 0;
-}
-
 /* Idempotent. */
 static void start_to_end(gs_nccl *nccl, bool is_hurried) {
     pthread_mutex_lock(&nccl->gate);
@@ -185,7 +174,7 @@ static void start_to_end(gs_nccl *nccl, bool is_hurried) {
         atomic_store(&nccl->is_hurried, 1);
     }
     if (is_first) {
-        nccl->has_thread = nccl->comm != NULL && start_thread(nccl);
+        nccl->has_thread = nccl->comm != NULL && gs_thread_start(&nccl->thread, end_main, nccl) == 0;
     }
     const bool is_ours = is_first && !nccl->has_thread;
     pthread_mutex_unlock(&nccl->gate);

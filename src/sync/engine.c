@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sync/engine.h"
 
+#include "base/thread.h"
+
 #include <sched.h>
-#include <signal.h>
 #include <string.h>
 #if defined(__linux__)
 #include <sys/prctl.h>
@@ -154,30 +155,11 @@ void gs_engine_init(gs_engine *engine, gs_group *group, bool has_helper) {
     pthread_cond_init(&engine->wake, NULL);
 }
 
-/*
- * Signals are the trainer's: a handler of its own must not run here, and one that it takes with sigwait elsewhere would
- * end the process if it could reach a thread that does not block it. What a thread brings upon itself stays open, or
- * a crash would pass by the trainer's handler; and SIGPROF, or a profiler would not see this thread.
- */
-static int start_thread(gs_engine *engine) {
-    static const int open[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGPROF};
-    sigset_t blocked;
-    sigset_t before;
-    sigfillset(&blocked);
-    for (size_t i = 0; i < sizeof open / sizeof *open; i++) {
-        sigdelset(&blocked, open[i]);
-    }
-    pthread_sigmask(SIG_SETMASK, &blocked, &before);
-    const int error = pthread_create(&engine->thread, NULL, helper_main, engine);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
-}
-
 gsync_status gs_engine_start(gs_engine *engine) {
     if (!engine->has_helper || engine->is_running) {
         return GSYNC_OK;
     }
-    const int error = start_thread(engine);
+    const int error = gs_thread_start(&engine->thread, helper_main, engine);
     if (error != 0) {
         return gs_fail(GSYNC_ERR_MEMORY, "the helper thread could not be started: %s", strerror(error));
     }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/clock.h"
+#include "base/thread.h"
 #include "sync/stream_internal.h"
 
 #include <inttypes.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -113,18 +113,12 @@ void gs_stream_init_watch(gs_stream *stream) {
     pthread_mutex_init(&stream->watch.gate, NULL);
 }
 
-/* Signals are the trainer's, as in the helper's thread. */
 gsync_status gs_stream_start_watch(gs_stream *stream) {
     gs_stream_watch *watch = &stream->watch;
-    sigset_t blocked;
-    sigset_t before;
     if (watch->is_running || stream->nccl == NULL) {
         return GSYNC_OK;
     }
-    sigfillset(&blocked);
-    pthread_sigmask(SIG_SETMASK, &blocked, &before);
-    const int error = pthread_create(&watch->thread, NULL, watch_main, stream);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    const int error = gs_thread_start(&watch->thread, watch_main, stream);
     if (error != 0) {
         return gs_fail(GSYNC_ERR_MEMORY, "the thread that looks after steps on a GPU could not be started: %s",
                        strerror(error));

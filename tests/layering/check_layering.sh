@@ -1,12 +1,12 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Who may include whom in src/, and where foreign headers may appear. Prints one line per violation; exit status 1 if
+# Who may include whom in src/, and where foreign headers and new threads may appear. Prints one line per violation; exit status 1 if
 # there is any.
 set -eu
 
 if [ "$#" -ne 1 ] || [ "$1" = --help ]; then
     echo "usage: check_layering.sh ROOT"
-    echo "Checks the includes of ROOT/src against the table of rooms, and that its file names are unique."
+    echo "Checks the includes of ROOT/src against the table of rooms, who starts threads, and that its file names are unique."
     [ "${1:-}" = --help ]
     exit
 fi
@@ -67,6 +67,10 @@ FNR == 1 {
         next
     if (may[room] != "*" && index(" " may[room] " ", " " other " ") == 0)
         violation(room " may not include " header " (may include: " (may[room] == "" ? "nothing" : may[room]) ")")
+}
+
+/pthread_create[ \t]*\(/ && FILENAME != "src/base/thread.c" {
+    violation("threads are started with gs_thread_start of base/thread.h, which keeps signals away")
 }
 
 END { exit violations > 0 }

@@ -38,6 +38,7 @@ names_violation "the CUDA runtime has one home" src/sync/planted.c '#include <cu
 names_violation "kernels are looked at" src/device/planted.cu '#include "collective/shard.h"' "device may not"
 names_violation "nccl.h has one home" src/device/planted.cuh '#include <nccl.h>' "included only by src/collective/library_nccl.h"
 names_violation "the CUDA header has its homes" src/api/planted.c '#include <gradsync/gradsync_cuda.h>' "included only by"
+names_violation "threads are started in one place" src/sync/planted.c 'pthread_create(&thread, 0, run, 0);' "gs_thread_start"
 names_violation "rooms are known" src/attic/planted.c 'int x;' "no room attic"
 
 rm -rf "$copy/src"
