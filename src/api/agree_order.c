@@ -27,7 +27,7 @@ gsync_status gs_reducer_take_order(gsync_reducer *reducer) {
         return gs_fail(GSYNC_ERR_INTERNAL, "rank 0 observed an impossible order");
     }
     gs_engine_lock(&reducer->comm->engine);
-    gs_narrow_fold(&reducer->pipeline);
+    gs_reducer_fold(reducer);
     gs_reducer_plan_anew(reducer);
     gs_engine_unlock(&reducer->comm->engine);
     return GSYNC_OK;

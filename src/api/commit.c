@@ -178,6 +178,7 @@ static gsync_status get_ready(gsync_reducer *reducer) {
     GS_TRY(check_overlaps(reducer));
     GS_TRY(gs_reducer_apply_wires(reducer));
     GS_TRY(gs_reducer_find_place(reducer));
+    GS_TRY(gs_reducer_allocate_residuals(reducer));
     GS_TRY(allocate(reducer));
     GS_TRY(allocate_sparse(reducer));
     return gs_engine_start(&reducer->comm->engine);
@@ -330,7 +331,7 @@ static gsync_status commit_again(gsync_reducer *reducer) {
     GS_TRY(gs_step_device_catch_up(reducer));
     GS_TRY(gs_commit_compare(reducer, reducer->pipeline.lane, get_ready(reducer)));
     gs_engine_lock(&reducer->comm->engine);
-    gs_narrow_fold(&reducer->pipeline);
+    gs_reducer_fold(reducer);
     plan_in_reverse(reducer);
     gs_engine_unlock(&reducer->comm->engine);
     return GSYNC_OK;

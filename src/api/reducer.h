@@ -173,9 +173,13 @@ uint64_t gs_commit_digest(const gsync_reducer *reducer);
 
 /* wire.c */
 gsync_status gs_reducer_enter_rule(gsync_reducer *reducer, const gs_wire_rule *rule, uint32_t *index);
-/* Before planning: which gradient travels how, and memory for what rounding loses. */
+/* Before planning: which gradient travels how. */
 gsync_status gs_reducer_apply_wires(gsync_reducer *reducer);
+/* When it is known where gradients are: those on a GPU keep theirs there, see gs_stream_ops. */
+gsync_status gs_reducer_allocate_residuals(gsync_reducer *reducer);
 void gs_reducer_free_residuals(gsync_reducer *reducer);
+/* Before another plan: gs_narrow_fold. */
+void gs_reducer_fold(gsync_reducer *reducer);
 
 /* agree_order.c: after the first synchronised step, which brought rank 0's ready order to all ranks. */
 gsync_status gs_reducer_take_order(gsync_reducer *reducer);

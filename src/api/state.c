@@ -22,16 +22,19 @@ typedef struct state_header {
     uint32_t observes_order;
 } state_header;
 
-static size_t residual_floats(const gsync_reducer *reducer, size_t index, int stage) {
+static size_t residual_bytes(const gsync_reducer *reducer, size_t index, int stage) {
     const gs_gradient *gradient = &reducer->gradients[index];
-    return gradient->residuals[stage].sides[0] != NULL ? gs_tensor_count(&gradient->tensor) : 0;
+    if (reducer->stream != NULL) {
+        return reducer->stream_ops->owed_bytes(reducer->stream, index, (gs_wire_stage)stage);
+    }
+    return gradient->residuals[stage].sides[0] != NULL ? gs_tensor_count(&gradient->tensor) * sizeof(float) : 0;
 }
 
 static size_t size_of(const gsync_reducer *reducer) {
     size_t bytes = sizeof(state_header) + reducer->gradient_count * sizeof *reducer->order;
     for (size_t i = 0; i < reducer->gradient_count; i++) {
         for (int stage = 0; stage < 2; stage++) {
-            bytes += residual_floats(reducer, i, stage) * sizeof(float);
+            bytes += residual_bytes(reducer, i, stage);
         }
     }
     return bytes;
@@ -74,21 +77,29 @@ static void *put(void *to, const void *from, size_t bytes) {
     return (unsigned char *)to + bytes;
 }
 
+static void put_residuals(const gsync_reducer *reducer, void *at) {
+    for (size_t i = 0; i < reducer->gradient_count; i++) {
+        for (int stage = 0; stage < 2; stage++) {
+            const gs_residual *residual = &reducer->gradients[i].residuals[stage];
+            at = put(at, residual->sides[residual->valid], residual_bytes(reducer, i, stage));
+        }
+    }
+}
+
 static gsync_status save(const gsync_reducer *reducer, void *to, size_t bytes) {
     GS_TRY(gs_reducer_check(reducer, GS_REDUCER_IDLE, "gsync_state_save"));
     if (to == NULL || bytes < size_of(reducer)) {
         return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_state_save: %zu bytes are needed: see gsync_state_size",
                        size_of(reducer));
     }
-    const state_header header = header_of(reducer);
-    void *at = put(to, &header, sizeof header);
-    at = put(at, reducer->order, reducer->gradient_count * sizeof *reducer->order);
-    for (size_t i = 0; i < reducer->gradient_count; i++) {
-        for (int stage = 0; stage < 2; stage++) {
-            const gs_residual *residual = &reducer->gradients[i].residuals[stage];
-            at = put(at, residual->sides[residual->valid], residual_floats(reducer, i, stage) * sizeof(float));
-        }
+    state_header header = header_of(reducer);
+    void *after_order = (unsigned char *)to + sizeof header + reducer->gradient_count * sizeof *reducer->order;
+    if (reducer->stream != NULL) {
+        GS_TRY(reducer->stream_ops->save(reducer->stream, after_order, &header.divisor));
+    } else {
+        put_residuals(reducer, after_order);
     }
+    (void)put(put(to, &header, sizeof header), reducer->order, reducer->gradient_count * sizeof *reducer->order);
     return GSYNC_OK;
 }
 
@@ -146,6 +157,15 @@ static gsync_status load_order(gsync_reducer *reducer, const void *from, const s
     return GSYNC_OK;
 }
 
+static void take_residuals(gsync_reducer *reducer, const void *at) {
+    for (size_t i = 0; i < reducer->gradient_count; i++) {
+        for (int stage = 0; stage < 2; stage++) {
+            gs_residual *residual = &reducer->gradients[i].residuals[stage];
+            at = take(residual->sides[residual->valid], at, residual_bytes(reducer, i, stage));
+        }
+    }
+}
+
 static gsync_status load(gsync_reducer *reducer, const void *from, size_t bytes) {
     state_header header;
     GS_TRY(gs_reducer_check(reducer, GS_REDUCER_IDLE, "gsync_state_load"));
@@ -159,12 +179,10 @@ static gsync_status load(gsync_reducer *reducer, const void *from, size_t bytes)
     GS_TRY(check_header(reducer, &header, bytes));
     GS_TRY(load_order(reducer, at, &header));
     at = (const unsigned char *)at + reducer->gradient_count * sizeof *reducer->order;
-    for (size_t i = 0; i < reducer->gradient_count; i++) {
-        for (int stage = 0; stage < 2; stage++) {
-            gs_residual *residual = &reducer->gradients[i].residuals[stage];
-            at = take(residual->sides[residual->valid], at, residual_floats(reducer, i, stage) * sizeof(float));
-        }
+    if (reducer->stream != NULL) {
+        return reducer->stream_ops->load(reducer->stream, at, header.divisor);
     }
+    take_residuals(reducer, at);
     return GSYNC_OK;
 }
 

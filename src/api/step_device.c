@@ -169,7 +169,9 @@ gsync_status gs_step_device_finish(gsync_reducer *reducer, bool may_refuse) {
     }
     ops->end(reducer->stream, reducer->pipeline.terms.looks);
     const gsync_status own = ops->wait(reducer->stream, gs_engine_idle_function(engine), engine, &is_refused);
-    return run_epilogue(reducer, own, is_refused);
+    GS_TRY(run_epilogue(reducer, own, is_refused));
+    ops->settle_feedback(reducer->stream);
+    return GSYNC_OK;
 }
 
 gsync_status gs_step_device_accumulate(gsync_reducer *reducer) {

@@ -154,10 +154,24 @@ gsync_status gs_reducer_apply_wires(gsync_reducer *reducer) {
         }
         reducer->shapes[i].wire = index;
         reducer->shapes[i].block = gs_wire_rule_block(rule);
-        GS_TRY(allocate_residuals(reducer, i, rule));
         reducer->needs_findings = reducer->needs_findings || index != 0;
     }
     return GSYNC_OK;
+}
+
+gsync_status gs_reducer_allocate_residuals(gsync_reducer *reducer) {
+    for (size_t i = 0; i < reducer->gradient_count && reducer->stream == NULL; i++) {
+        GS_TRY(allocate_residuals(reducer, i, &reducer->pipeline.wires[reducer->shapes[i].wire]));
+    }
+    return GSYNC_OK;
+}
+
+void gs_reducer_fold(gsync_reducer *reducer) {
+    if (reducer->stream != NULL) {
+        reducer->stream_ops->fold(reducer->stream);
+    } else {
+        gs_narrow_fold(&reducer->pipeline);
+    }
 }
 
 void gs_reducer_free_residuals(gsync_reducer *reducer) {

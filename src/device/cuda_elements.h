@@ -240,4 +240,10 @@ static inline GS_ANYWHERE void gs_cuda_merge(gs_cuda_findings *to, const gs_cuda
     }
 }
 
+/* What a whole pass has noticed. */
+static inline GS_ANYWHERE void gs_cuda_note_pass(gs_cuda_notebook *notebook, const gs_cuda_findings *found) {
+    gs_cuda_merge(&notebook->found, found);
+    notebook->has_nonfinite |= found->has_nonfinite;
+}
+
 #endif

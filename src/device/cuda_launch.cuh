@@ -70,7 +70,7 @@ static __device__ void settle(gs_cuda_notebook *notebook, const gs_cuda_findings
     }
     sum = folded(sum);
     if (threadIdx.x == 0) {
-        gs_cuda_merge(&notebook->found, &sum);
+        gs_cuda_note_pass(notebook, &sum);
     }
 }
 

@@ -442,3 +442,21 @@ gsync_status gs_cuda_add_shares(gs_cuda *cuda, const gs_cuda_share *shares, int 
     leave(before);
     return check((cudaError_t)error, "launching the sum of the ranks' shares");
 }
+
+gsync_status gs_cuda_settle(gs_cuda *cuda, const gs_cuda_settlement *settlement, void *stream) {
+    const gs_cuda_settle_arguments arguments = {.settlement = *settlement, .count = settlement->term_count};
+    int before;
+    GS_TRY(enter(cuda, &before));
+    const int error = gs_cuda_kernels_settle(&arguments, stream);
+    leave(before);
+    return check((cudaError_t)error, "launching what settles error feedback");
+}
+
+gsync_status gs_cuda_fold(gs_cuda *cuda, const gs_cuda_folding *folding, size_t count, void *stream) {
+    const gs_cuda_fold_arguments arguments = {.folding = *folding, .count = count};
+    int before;
+    GS_TRY(enter(cuda, &before));
+    const int error = gs_cuda_kernels_fold(&arguments, stream);
+    leave(before);
+    return check((cudaError_t)error, "launching what folds error feedback");
+}

@@ -91,7 +91,8 @@ enum { GS_CUDA_BLOCKS_MAX = 432 };
  */
 typedef struct gs_cuda_notebook {
     gs_cuda_findings found;
-    uint32_t blocks_done; /* what follows belongs to the kernel that runs */
+    uint32_t has_nonfinite; /* so had some pass since somebody set this to 0 */
+    uint32_t blocks_done;   /* what follows belongs to the kernel that runs */
     gs_cuda_findings partial[GS_CUDA_BLOCKS_MAX];
 } gs_cuda_notebook;
 
@@ -200,6 +201,48 @@ gsync_status gs_cuda_combine(gs_cuda *cuda, const gs_cuda_combination *combinati
 gsync_status gs_cuda_digest(gs_cuda *cuda, const gs_cuda_pass *pass, uint64_t *digests, void *stream);
 gsync_status gs_cuda_digest_one(gs_cuda *cuda, const gs_cuda_term *term, gsync_dtype dtype, uint64_t *digest,
                                 void *stream);
+
+/*
+ * Error feedback: what one rank owes of one gradient, in float32 and in units of the gradient, its elements one behind
+ * the other. A pass reads the valid side and writes the other one, which becomes valid when it is certain that the step
+ * counts: gs_cuda_settle. Tables of these are in device memory, in the order of the terms' numbers, with a copy on the
+ * host in which only `sides` holds.
+ */
+typedef struct gs_cuda_residual {
+    float *sides[2]; /* NULL: none is kept */
+    uint32_t valid;
+} gs_cuda_residual;
+
+enum { GS_CUDA_WROTE_CONTRIBUTION = 1, GS_CUDA_WROTE_RESULT = 2 };
+
+/* Whose other sides become valid: of all that were written, where something divides and nothing was inf or NaN. All
+ * pointers are to device memory but for the host's copies. */
+typedef struct gs_cuda_settlement {
+    gs_cuda_residual *contributions; /* by the terms' numbers */
+    gs_cuda_residual *results;
+    size_t residual_count; /* of each of the two */
+    const gs_cuda_term *terms;
+    size_t term_count;
+    const uint8_t *written;        /* of every term, GS_CUDA_WROTE_* */
+    const float *used;             /* of every term: 0: no rank has used it, so nothing arrived. NULL: all are used */
+    const uint32_t *has_nonfinite; /* not 0: the step does not count. NULL: it does */
+    const double *divisor;         /* of the step, with its loss scale */
+    double loss_scale;
+    double *kept_divisor; /* of the last step that counted, without it: written */
+} gs_cuda_settlement;
+
+gsync_status gs_cuda_settle(gs_cuda *cuda, const gs_cuda_settlement *settlement, void *stream);
+
+/* What is owed of results becomes owed as a contribution, times the divisor. */
+typedef struct gs_cuda_folding {
+    gs_cuda_residual *contribution; /* in device memory, and as the host knows them */
+    gs_cuda_residual *result;
+    const gs_cuda_residual *host_contribution;
+    const gs_cuda_residual *host_result;
+    const double *divisor; /* in device memory */
+} gs_cuda_folding;
+
+gsync_status gs_cuda_fold(gs_cuda *cuda, const gs_cuda_folding *folding, size_t count, void *stream);
 
 typedef enum gs_cuda_divide {
     GS_CUDA_DIVIDE_WINDOW,        /* by the most micro-batches that a rank has */

@@ -4,6 +4,7 @@
 
 #include "device/cuda_blocks.cuh"
 #include "device/cuda_digests.cuh"
+#include "device/cuda_feedback.cuh"
 #include "device/device_cuda_kernels.h"
 
 #if defined(__CUDACC__)
@@ -194,6 +195,14 @@ int gs_cuda_kernels_add_shares(const gs_cuda_shares_arguments *arguments, void *
     return launch_tiles<Shares>("add shares", *arguments, NULL, stream);
 }
 
+int gs_cuda_kernels_settle(const gs_cuda_settle_arguments *arguments, void *stream) {
+    return launch_tiles<Settle>("settle", *arguments, NULL, stream);
+}
+
+int gs_cuda_kernels_fold(const gs_cuda_fold_arguments *arguments, void *stream) {
+    return launch_tiles<Fold>("fold", *arguments, NULL, stream);
+}
+
 bool gs_cuda_kernels_have_driver(void) {
     return has_driver();
 }
@@ -215,7 +224,9 @@ int gs_cuda_kernels_load(void) {
                            load_codec<BlockDecode, Float8>(),
                            load_blocks_kernel<BlockSum<Int8>>(),
                            load_blocks_kernel<BlockSum<Float8>>(),
-                           load_kernel<Shares>()};
+                           load_kernel<Shares>(),
+                           load_kernel<Settle>(),
+                           load_kernel<Fold>()};
     for (const int result : results) {
         if (result != 0) {
             return result;

@@ -57,6 +57,18 @@ typedef struct gs_cuda_shares_arguments {
     gs_cuda_notebook *notebook; /* NULL */
 } gs_cuda_shares_arguments;
 
+typedef struct gs_cuda_settle_arguments {
+    gs_cuda_settlement settlement;
+    size_t count;               /* of terms */
+    gs_cuda_notebook *notebook; /* NULL */
+} gs_cuda_settle_arguments;
+
+typedef struct gs_cuda_fold_arguments {
+    gs_cuda_folding folding;
+    size_t count;               /* of elements */
+    gs_cuda_notebook *notebook; /* NULL */
+} gs_cuda_fold_arguments;
+
 /* dtype and wire: both FLOAT64, or neither. `what` names the launch to the simulator. */
 int gs_cuda_kernels_encode(const char *what, const gs_cuda_pass_arguments *arguments, const gs_cuda_term *host_terms,
                            gsync_dtype dtype, gsync_dtype wire, void *stream);
@@ -66,6 +78,8 @@ int gs_cuda_kernels_digest(const gs_cuda_pass_arguments *arguments, const gs_cud
                            void *stream);
 int gs_cuda_kernels_combine(const gs_cuda_combine_arguments *arguments, gsync_dtype wire, void *stream);
 int gs_cuda_kernels_add_shares(const gs_cuda_shares_arguments *arguments, void *stream);
+int gs_cuda_kernels_settle(const gs_cuda_settle_arguments *arguments, void *stream);
+int gs_cuda_kernels_fold(const gs_cuda_fold_arguments *arguments, void *stream);
 
 /* Whether this process uses CUDA already. Otherwise no memory can be a device's, and to ask the runtime would load the
  * driver, and take room on a GPU, for trainers that have no use for it. */

@@ -76,6 +76,16 @@ typedef struct gs_stream_ops {
     /* Of every gradient's result in the step that has ended last, by gradient; waits for them if nobody has. */
     gsync_status (*digests)(gs_stream *stream, gs_idle_function idle, void *argument, const uint64_t **digests);
 
+    /* Error feedback, which is kept on the device: when gs_narrow_settle has decided on a step that `wait` was for; */
+    void (*settle_feedback)(gs_stream *stream);
+    /* and gs_narrow_fold. */
+    void (*fold)(gs_stream *stream);
+    /* Between steps: bytes of what this rank owes of a gradient; and all of it, gradient by gradient and stage by
+     * stage. Save sets *divisor to what gs_narrow_fold wants, where anything is kept. Both wait. */
+    size_t (*owed_bytes)(const gs_stream *stream, size_t index, gs_wire_stage stage);
+    gsync_status (*save)(gs_stream *stream, void *to, double *divisor);
+    gsync_status (*load)(gs_stream *stream, const void *from, double divisor);
+
     /* The end of a micro-batch that only accumulates. */
     void (*accumulate)(gs_stream *stream, double factor);
     gsync_status (*wait_for_sums)(gs_stream *stream, gs_idle_function idle, void *argument);

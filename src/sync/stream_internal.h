@@ -33,6 +33,9 @@ typedef struct gs_stream_bucket {
 /* Whether a gradient and an accumulator are brought: the four tables of terms. */
 enum { GS_STREAM_HAS_DATA = 1, GS_STREAM_HAS_SUM = 2, GS_STREAM_TABLES = 4 };
 
+/* By gs_wire_stage. */
+enum { GS_STREAM_RESIDUALS = 2 };
+
 /* The passes over a bucket. */
 typedef enum gs_stream_stage {
     GS_STREAM_ENCODE,
@@ -66,6 +69,7 @@ typedef struct gs_stream_turn {
 
     uint64_t *digests; /* of what every gradient holds, in the order of the plan */
     uint64_t *marked;  /* checks_writes: when it was marked, by gradient */
+    uint8_t *written;  /* error feedback: of every gradient, in the order of the plan, GS_CUDA_WROTE_* */
 } gs_stream_turn;
 
 /* A step that no host waits for. */
@@ -124,11 +128,16 @@ struct gs_stream {
     float *used;
     uint64_t *digests;
     uint64_t *marked;
-    gs_cuda_notebook *notebook; /* of the pass at work */
-    gs_cuda_notebook *blank;    /* where nothing is ever noticed */
+    gs_cuda_residual *residuals[GS_STREAM_RESIDUALS]; /* by gs_wire_stage, then by gradient; NULL: no error feedback */
+    uint8_t *written;                                 /* as in turns */
+    double *kept_divisor;                             /* of the last step that counted */
+    void *sides;                                      /* of all residuals, in one piece */
+    gs_cuda_notebook *notebook;                       /* of the pass at work */
+    gs_cuda_notebook *blank;                          /* where nothing is ever noticed */
 
     /* On the host, pinned. */
     void *pinned;
+    gs_cuda_residual *host_residuals[GS_STREAM_RESIDUALS];
     gs_cuda_term *images[2]; /* of all tables, in turn: one may be on its way */
     void *uploaded[2];       /* events */
     int image;
@@ -186,6 +195,30 @@ void gs_stream_lay_out(gs_stream *stream);
 /* Brings the tables of terms up to date. May wait for the one before last. */
 gsync_status gs_stream_upload(gs_stream *stream);
 
+/* stream_feedback.c */
+/* For so many gradients tables are needed: all or none. */
+size_t gs_stream_residual_count(const gs_stream_wish *wish, const gs_pipeline *pipeline);
+gsync_status gs_stream_allocate_residuals(gs_stream *stream, const gs_stream_wish *wish);
+/* In this step the bucket's passes read and write residuals: stream->residuals, by the terms' numbers, of which
+ * host_residuals tell the host where they are. */
+bool gs_stream_feeds_back(const gs_stream *stream, size_t bucket);
+/* The other sides of the bucket's gradients are written in this step. Under the launch lock. */
+void gs_stream_note_written(gs_stream *stream, size_t bucket, gs_wire_stage stage);
+/* Before the first pass of a step. */
+gsync_status gs_stream_begin_feedback(gs_stream *stream);
+/* Behind the last pass of a step that no host waits for: what was written becomes valid if the device finds that the
+ * step counts. */
+gsync_status gs_stream_settle_alone(gs_stream *stream);
+/* After a step that a host has waited for, and gs_narrow_settle. */
+gsync_status gs_stream_settle_decided(gs_stream *stream);
+/* As gs_narrow_fold. */
+gsync_status gs_stream_fold(gs_stream *stream);
+size_t gs_stream_owed_bytes(const gs_stream *stream, size_t index, gs_wire_stage stage);
+/* Between steps, and wait: all residuals, gradient by gradient and stage by stage; and the divisor of gs_narrow_fold,
+ * where there are any. */
+gsync_status gs_stream_save(gs_stream *stream, void *to, double *divisor);
+gsync_status gs_stream_load(gs_stream *stream, const void *from, double divisor);
+
 /* stream_producers.c */
 gsync_status gs_stream_wait_producers(gs_stream *stream, size_t bucket);
 void gs_stream_forget_producers(gs_stream *stream);
@@ -220,6 +253,8 @@ gsync_status gs_stream_send_brings(gs_stream *stream, size_t bucket, bool is_acc
 /* Whether results are written is known at the end of the step: this rank has not used all gradients of the bucket, or
  * they must not have been written late. */
 bool gs_stream_is_held(const gs_stream *stream, size_t bucket);
+/* Gradients that are in buckets; the others take part in nothing. */
+size_t gs_stream_member_count(const gs_stream *stream);
 /* Queues the exchange of what each rank has used, after which stream->used holds. */
 gsync_status gs_stream_exchange_used(gs_stream *stream);
 /* What was known after the step becomes stream->used again. Another plan may have been made since. */

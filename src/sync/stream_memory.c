@@ -87,7 +87,15 @@ static size_t mark_count(const gs_stream *stream) {
     return stream->checks_writes ? stream->capacity : 0;
 }
 
-static size_t carve_small(gs_stream *stream, unsigned char *base) {
+/* The table of results behind that of contributions; none where nothing feeds back. */
+static void carve_residuals(gs_cuda_residual **tables, unsigned char *base, size_t *used, size_t count) {
+    gs_cuda_residual *table = carve(base, used, GS_STREAM_RESIDUALS * count * sizeof *table);
+    for (size_t stage = 0; stage < GS_STREAM_RESIDUALS && base != NULL && count != 0; stage++) {
+        tables[stage] = table + stage * count;
+    }
+}
+
+static size_t carve_small(gs_stream *stream, unsigned char *base, size_t residual_count) {
     size_t used = 0;
     const size_t ranks = (size_t)stream->world_size;
     gs_cuda_term *tables = carve(base, &used, GS_STREAM_TABLES * stream->capacity * sizeof *tables);
@@ -101,17 +109,21 @@ static size_t carve_small(gs_stream *stream, unsigned char *base) {
     stream->used = carve(base, &used, unused_count(stream) * sizeof *stream->used);
     stream->digests = carve(base, &used, digest_count(stream) * sizeof *stream->digests);
     stream->marked = carve(base, &used, mark_count(stream) * sizeof *stream->marked);
+    carve_residuals(stream->residuals, base, &used, residual_count);
+    stream->written = carve(base, &used, residual_count * sizeof *stream->written);
+    stream->kept_divisor = carve(base, &used, sizeof *stream->kept_divisor);
     stream->notebook = carve(base, &used, sizeof *stream->notebook);
     stream->blank = carve(base, &used, sizeof stream->blank->found);
     return used;
 }
 
-static size_t carve_pinned(gs_stream *stream, unsigned char *base) {
+static size_t carve_pinned(gs_stream *stream, unsigned char *base, size_t residual_count) {
     size_t used = 0;
     const size_t ranks = (size_t)stream->world_size;
     for (int i = 0; i < 2; i++) {
         stream->images[i] = carve(base, &used, GS_STREAM_TABLES * stream->capacity * sizeof(gs_cuda_term));
     }
+    carve_residuals(stream->host_residuals, base, &used, residual_count);
     for (int i = 0; i < GS_STREAM_TURNS; i++) {
         gs_stream_turn *turn = &stream->turns[i];
         turn->own = carve(base, &used, sizeof *turn->own);
@@ -125,6 +137,7 @@ static size_t carve_pinned(gs_stream *stream, unsigned char *base) {
         turn->used = carve(base, &used, unused_count(stream) * sizeof *turn->used);
         turn->digests = carve(base, &used, digest_count(stream) * sizeof *turn->digests);
         turn->marked = carve(base, &used, mark_count(stream) * sizeof *turn->marked);
+        turn->written = carve(base, &used, residual_count * sizeof *turn->written);
     }
     return used;
 }
@@ -144,12 +157,14 @@ static gsync_status allocate_arena(gs_stream *stream, const gs_stream_wish *wish
 }
 
 static gsync_status allocate_memory(gs_stream *stream, const gs_stream_wish *wish) {
+    const char *what = "what steps exchange";
+    const size_t owing = gs_stream_residual_count(wish, stream->pipeline);
     GS_TRY(allocate_arena(stream, wish));
-    GS_TRY(gs_cuda_new(stream->cuda, &stream->small, carve_small(stream, NULL), "what steps exchange"));
-    GS_TRY(gs_cuda_pinned_new(stream->cuda, &stream->pinned, carve_pinned(stream, NULL), "what steps exchange"));
+    GS_TRY(gs_cuda_new(stream->cuda, &stream->small, carve_small(stream, NULL, owing), what));
+    GS_TRY(gs_cuda_pinned_new(stream->cuda, &stream->pinned, carve_pinned(stream, NULL, owing), what));
     (void)carve_arena(stream, stream->arena, wish);
-    (void)carve_small(stream, stream->small);
-    (void)carve_pinned(stream, stream->pinned);
+    (void)carve_small(stream, stream->small, owing);
+    (void)carve_pinned(stream, stream->pinned, owing);
     return GSYNC_OK;
 }
 
@@ -200,13 +215,15 @@ static gsync_status allocate(gs_stream *stream, const gs_stream_wish *wish) {
     GS_TRY(gs_cuda_open(&stream->cuda));
     GS_TRY(allocate_memory(stream, wish));
     GS_TRY(gs_memory_new(&stream->known_digests, digest_count(stream), sizeof *stream->known_digests, "digests"));
-    return make_events(stream);
+    GS_TRY(make_events(stream));
+    return gs_stream_allocate_residuals(stream, wish);
 }
 
 gsync_status gs_stream_open(gs_stream **out, gs_pipeline *pipeline, const gs_stream_wish *wish) {
     gs_stream *stream = NULL;
     GS_TRY(gs_memory_new(&stream, 1, sizeof *stream, "stream pipeline"));
     stream->pipeline = pipeline;
+    stream->turn = &stream->turns[0]; /* for what is copied before the first step */
     gs_stream_init_watch(stream);
     stream->world_size = pipeline->group->world_size;
     stream->rank = pipeline->group->rank;
@@ -245,6 +262,7 @@ static void release(void *argument) {
             gs_cuda_free(stream->cuda, stream->arena);
         }
         gs_cuda_free(stream->cuda, stream->small);
+        gs_cuda_free(stream->cuda, stream->sides);
         gs_cuda_pinned_free(stream->cuda, stream->pinned);
         gs_cuda_close(stream->cuda);
     }

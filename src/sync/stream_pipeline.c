@@ -183,6 +183,7 @@ static gsync_status launch_one(gs_stream *stream) {
     GS_TRY(gs_stream_check_abort(stream)); /* else the step could succeed, with what they had queued before */
     GS_TRY(gs_stream_wait_producers(stream, stream->launched));
     if (!stream->is_opened) {
+        GS_TRY(gs_stream_begin_feedback(stream));
         GS_TRY(gs_stream_exchange_shares(stream));
         stream->is_opened = true;
     }
@@ -238,10 +239,22 @@ static void settle(gs_stream *stream, bool compares) {
     }
 }
 
+/* Where nobody looks, no host decides what the step leaves behind. */
 static void end(gs_stream *stream, bool looks) {
+    if (stream->status == GSYNC_OK && !looks) {
+        keep(stream, gs_stream_settle_alone(stream));
+    }
     if (stream->status == GSYNC_OK) {
         keep(stream, gs_stream_exchange_end(stream, looks));
     }
+}
+
+static void settle_feedback(gs_stream *stream) {
+    keep(stream, gs_stream_settle_decided(stream));
+}
+
+static void fold(gs_stream *stream) {
+    keep(stream, gs_stream_fold(stream));
 }
 
 static void follow(gs_stream *stream, void *other) {
@@ -397,6 +410,11 @@ const gs_stream_ops gs_stream_cuda = {
     .note_mark = gs_stream_note_mark,
     .compare_marks = gs_stream_compare_marks,
     .digests = gs_stream_digests,
+    .settle_feedback = settle_feedback,
+    .fold = fold,
+    .owed_bytes = gs_stream_owed_bytes,
+    .save = gs_stream_save,
+    .load = gs_stream_load,
     .accumulate = accumulate,
     .wait_for_sums = gs_stream_wait_for_sums,
     .scale = scale,

@@ -86,8 +86,7 @@ bool gs_stream_is_held(const gs_stream *stream, size_t bucket) {
     return is_held;
 }
 
-/* Gradients that are in buckets; the others take part in nothing. */
-static size_t member_count(const gs_stream *stream) {
+size_t gs_stream_member_count(const gs_stream *stream) {
     const gs_bucket_plan *plan = stream->pipeline->plan;
     const gs_bucket *last = plan->bucket_count != 0 ? &plan->buckets[plan->bucket_count - 1] : NULL;
     return last != NULL ? (size_t)last->first + last->gradient_count : 0;
@@ -100,7 +99,7 @@ static gsync_status send_own_used(gs_stream *stream, size_t count) {
 
 gsync_status gs_stream_exchange_used(gs_stream *stream) {
     const uint32_t *members = stream->pipeline->plan->members;
-    const size_t count = member_count(stream);
+    const size_t count = gs_stream_member_count(stream);
     gs_stream_turn *turn = stream->turn;
     for (size_t i = 0; i < count; i++) {
         turn->own_used[i] = is_used(stream, members[i]) ? 1.0f : 0.0f;
@@ -114,7 +113,7 @@ gsync_status gs_stream_exchange_used(gs_stream *stream) {
 
 gsync_status gs_stream_send_used(gs_stream *stream) {
     const uint32_t *members = stream->pipeline->plan->members;
-    const size_t count = member_count(stream);
+    const size_t count = gs_stream_member_count(stream);
     for (size_t i = 0; i < count; i++) {
         stream->turn->own_used[i] = stream->pipeline->gradients[members[i]].is_used_anywhere ? 1.0f : 0.0f;
     }
@@ -129,7 +128,7 @@ void gs_stream_take_used(gs_stream *stream, const gs_stream_turn *turn) {
     for (size_t i = 0; i < pipeline->plan->gradient_count; i++) {
         pipeline->gradients[i].is_used_anywhere = false;
     }
-    for (size_t i = 0; i < member_count(stream); i++) {
+    for (size_t i = 0; i < gs_stream_member_count(stream); i++) {
         pipeline->gradients[pipeline->plan->members[i]].is_used_anywhere = turn->used[i] != 0.0f;
     }
 }

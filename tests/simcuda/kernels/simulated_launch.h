@@ -9,6 +9,7 @@
 
 #include "device/cuda_blocks.cuh"
 #include "device/cuda_digests.cuh"
+#include "device/cuda_feedback.cuh"
 #include "simcuda.h"
 
 #include <vector>
@@ -153,6 +154,34 @@ inline void touch(Touched *touched, const Shares *, const gs_cuda_shares_argumen
     touched->add(of.divisor, sizeof *of.divisor, true);
 }
 
+inline void touch(Touched *touched, const Settle *, const gs_cuda_settle_arguments &of, const gs_cuda_term *) {
+    const gs_cuda_settlement &what = of.settlement;
+    for (const gs_cuda_residual *residuals : {what.contributions, what.results}) {
+        touched->add(residuals, what.residual_count * sizeof *residuals, false);
+        touched->add(residuals, what.residual_count * sizeof *residuals, true);
+    }
+    touched->add(what.terms, what.term_count * sizeof *what.terms, false);
+    touched->add(what.written, what.term_count * sizeof *what.written, false);
+    touched->add(what.used, what.term_count * sizeof *what.used, false);
+    touched->add(what.has_nonfinite, sizeof *what.has_nonfinite, false);
+    touched->add(what.divisor, sizeof *what.divisor, false);
+    touched->add(what.kept_divisor, sizeof *what.kept_divisor, true);
+}
+
+inline void touch(Touched *touched, const Fold *, const gs_cuda_fold_arguments &of, const gs_cuda_term *) {
+    const gs_cuda_folding &what = of.folding;
+    touched->add(what.contribution, sizeof *what.contribution, false);
+    touched->add(what.result, sizeof *what.result, false);
+    touched->add(what.divisor, sizeof *what.divisor, false);
+    for (int side = 0; side < 2; side++) {
+        const size_t bytes = of.count * sizeof(float);
+        touched->add(what.host_contribution->sides[side], bytes, false);
+        touched->add(what.host_contribution->sides[side], bytes, true);
+        touched->add(what.host_result->sides[side], bytes, false);
+        touched->add(what.host_result->sides[side], bytes, true);
+    }
+}
+
 /* ---- running ---- */
 
 /* Of a block's threads, in the order of cuda_launch.cuh. */
@@ -179,7 +208,7 @@ inline void settle(gs_cuda_notebook *notebook, unsigned blocks) {
         gs_cuda_merge(&sums[block % GS_CUDA_THREADS], &notebook->partial[block]);
     }
     const gs_cuda_findings sum = folded(&sums);
-    gs_cuda_merge(&notebook->found, &sum);
+    gs_cuda_note_pass(notebook, &sum);
 }
 
 template <class Pass> struct Launch {
