@@ -211,6 +211,8 @@ static void narrow_bfloat(uint16_t *restrict to, const float *restrict from, siz
 
 #include "base/kernels_wire.h"
 
+#include "base/kernels_blocks.h"
+
 /* ---- the table ---- */
 
 const gs_kernels GS_KERNELS_TABLE = {
