@@ -290,9 +290,9 @@ typedef enum gsync_divisor {
 
 /*
  * What travels between ranks. A narrow wire is lossy: each contribution is rounded once, the sum is made in float32 in
- * rank order and divided, and the result is rounded once more; every rank gets the same bits. Sums over the ranks of
- * one host need no wire; there contributions are rounded all the same, so that one host trains as many do. On several
- * hosts it is each host's sum that is rounded.
+ * rank order and divided, and the result is rounded once more (but see gsync_wire_sum); every rank gets the same bits.
+ * Sums over the ranks of one host need no wire; there contributions are rounded all the same, so that one host trains
+ * as many do. On several hosts it is each host's sum that is rounded.
  */
 typedef enum gsync_wire {
     GSYNC_WIRE_NATIVE = 0,   /* the gradient's own type; nothing is lost */
@@ -382,6 +382,15 @@ typedef enum gsync_feedback {
     GSYNC_FEEDBACK_OFF = 2
 } gsync_feedback;
 
+/* On a GPU: who adds up what travels in 16 bits. */
+typedef enum gsync_wire_sum {
+    GSYNC_WIRE_SUM_DIRECT = 0, /* the library, in float32 and in rank order: two roundings, the same bits every time */
+    GSYNC_WIRE_SUM_FAST = 1    /* NCCL, in its own order and in these 16 bits: one collective instead of two and no
+                                  kernel between, but a rounding for each rank, and a sum that may overflow. Every rank
+                                  gets the same bits. For FLOAT16, BFLOAT16, and NATIVE where the gradient has 16 bits
+                                  (it changes nothing where it has more); without feedback and is_deterministic */
+} gsync_wire_sum;
+
 typedef struct gsync_wire_options {
     size_t struct_size;      /* set by the initializer */
     size_t elements_min;     /* shorter gradients travel native. 0: 1024, for TOPK 16384: what has one dimension, biases
@@ -395,9 +404,11 @@ typedef struct gsync_wire_options {
     uint64_t seed;           /* is_stochastic: the random numbers follow from it, the step, the rank and the element */
     int is_auto;             /* 1: each bucket tries both ways after the warm-up, and keeps the narrow wire only where
                                 it was more than 3 % faster: gsync_bucket_info tells */
+    gsync_wire_sum sum;      /* 0: DIRECT. FAST is for gradients on a GPU: with gradients on the host the commit is
+                                GSYNC_ERR_UNSUPPORTED */
 } gsync_wire_options;
 #define GSYNC_WIRE_OPTIONS_INIT                                                                                        \
-    { sizeof(gsync_wire_options), 0, 0, GSYNC_FEEDBACK_AUTO, 0.0, 0, 0, 0 }
+    { sizeof(gsync_wire_options), 0, 0, GSYNC_FEEDBACK_AUTO, 0.0, 0, 0, 0, GSYNC_WIRE_SUM_DIRECT }
 
 /**
  * Before commit: the gradients whose names match the pattern (as the shell matches: *, ?, [...]; NULL: all) travel in

@@ -255,7 +255,8 @@ static void plan_in_reverse(gsync_reducer *reducer) {
 static size_t block_bytes(const gsync_reducer *reducer) {
     size_t most = 0;
     for (size_t i = 0; i < reducer->gradient_count; i++) {
-        const size_t bytes = reducer->shapes[i].wire != 0 ? reducer->shapes[i].block * sizeof(float) : 0;
+        const size_t bytes =
+            reducer->shapes[i].wire >= GS_PLAN_NARROW_FIRST ? reducer->shapes[i].block * sizeof(float) : 0;
         most = bytes > most ? bytes : most;
     }
     return most;

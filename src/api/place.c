@@ -143,7 +143,21 @@ void gs_reducer_note_moves(gsync_reducer *reducer) {
     }
 }
 
-/* ---- what a GPU does not do ---- */
+/* ---- what only one of them does ---- */
+
+/* Ranks on hosts add up in float32, whatever travels. */
+static gsync_status check_host_sums(const gsync_reducer *reducer) {
+    for (uint32_t i = 0; reducer->comm->group->world_size > 1 && i < reducer->gradient_count; i++) {
+        const gs_gradient *gradient = &reducer->gradients[i];
+        if (gradient->has_rule && reducer->pipeline.wires[gradient->rule].sum == GSYNC_WIRE_SUM_FAST) {
+            return gs_fail(GSYNC_ERR_UNSUPPORTED,
+                           "gradient '%s' is on the host, where sums are made in float32: gsync_wire_options.sum "
+                           "GSYNC_WIRE_SUM_FAST is NCCL's, for gradients on a GPU: leave it at 0",
+                           gradient->name);
+        }
+    }
+    return GSYNC_OK;
+}
 
 /* Kernels go from one type to another for float32 and what is shorter. */
 static gsync_status check_length(const gsync_reducer *reducer, uint32_t index, const gs_wire_rule *rule) {
@@ -213,7 +227,7 @@ gsync_status gs_reducer_find_place(gsync_reducer *reducer) {
     gs_reducer_close_stream(reducer);
     GS_TRY(choose(reducer, &is_on_device));
     if (!is_on_device) {
-        return GSYNC_OK;
+        return check_host_sums(reducer);
     }
     GS_TRY(check_wires(reducer));
     return open_stream(reducer, ops_of_build);

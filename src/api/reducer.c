@@ -63,6 +63,7 @@ static gsync_status read_options(gsync_options *to, const gsync_options *from) {
 /* Of the many ways to travel the first is entered, so there is room. */
 static void set_default_wire(gsync_reducer *reducer) {
     gs_wire_rule rule;
+    reducer->pipeline.wires[GS_PLAN_WIRE_FAST] = (gs_wire_rule){.wire = GSYNC_WIRE_NATIVE, .sum = GSYNC_WIRE_SUM_FAST};
     (void)gs_wire_rule_make(&rule, reducer->options.wire, NULL);
     (void)gs_reducer_enter_rule(reducer, &rule, &reducer->default_rule);
 }

@@ -39,11 +39,11 @@ static bool is_in_use(const gsync_reducer *reducer, uint32_t rule) {
 gsync_status gs_reducer_enter_rule(gsync_reducer *reducer, const gs_wire_rule *rule, uint32_t *index) {
     gs_wire_rule *wires = reducer->pipeline.wires;
     if (rule->wire == GSYNC_WIRE_NATIVE) {
-        *index = 0;
+        *index = rule->sum == GSYNC_WIRE_SUM_FAST ? GS_PLAN_WIRE_FAST : 0;
         return GSYNC_OK;
     }
     uint32_t free_index = 0;
-    for (uint32_t i = GS_PLAN_WIRES_MAX; --i > 0;) {
+    for (uint32_t i = GS_PLAN_WIRES_MAX; --i >= GS_PLAN_NARROW_FIRST;) {
         if (gs_wire_rule_is_same(&wires[i], rule)) {
             *index = i;
             return GSYNC_OK;
@@ -53,7 +53,7 @@ gsync_status gs_reducer_enter_rule(gsync_reducer *reducer, const gs_wire_rule *r
     if (free_index == 0) {
         return gs_fail(GSYNC_ERR_ARGUMENT,
                        "gsync_reducer_set_wire: one reducer has at most %d different wires besides the native one",
-                       GS_PLAN_WIRES_MAX - 1);
+                       GS_PLAN_WIRES_MAX - GS_PLAN_NARROW_FIRST);
     }
     wires[free_index] = *rule;
     *index = free_index;
@@ -66,6 +66,10 @@ static gsync_status set_wire(gsync_reducer *reducer, const char *pattern, gsync_
     uint32_t index;
     GS_TRY(check_pattern(reducer, pattern, "gsync_reducer_set_wire"));
     GS_TRY(gs_wire_rule_make(&rule, wire, options));
+    if (rule.sum == GSYNC_WIRE_SUM_FAST && reducer->options.is_deterministic) {
+        return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_reducer_set_wire: gsync_wire_options.sum is GSYNC_WIRE_SUM_FAST, and "
+                                           "is_deterministic wants sums in the order of ranks: leave out one of them");
+    }
     GS_TRY(gs_reducer_enter_rule(reducer, &rule, &index));
     for (size_t i = 0; i < reducer->gradient_count; i++) {
         if (matches(&reducer->gradients[i], pattern)) {
@@ -100,10 +104,15 @@ gsync_status gsync_reducer_set_carries_momentum(gsync_reducer *reducer, const ch
 static uint32_t rule_of(const gsync_reducer *reducer, size_t index) {
     const gs_gradient *gradient = &reducer->gradients[index];
     const uint32_t rule = gradient->has_rule ? gradient->rule : reducer->default_rule;
+    const gs_wire_rule *wire = &reducer->pipeline.wires[rule];
     const gs_plan_gradient *shape = &reducer->shapes[index];
-    const bool travels_so = reducer->comm->group->world_size > 1 &&
-                            gs_wire_rule_covers(&reducer->pipeline.wires[rule], shape->count, shape->dtype);
-    return travels_so ? rule : 0;
+    if (reducer->comm->group->world_size == 1) {
+        return 0;
+    }
+    if (gs_wire_rule_is_fast_as_it_is(wire, shape->dtype)) {
+        return GS_PLAN_WIRE_FAST;
+    }
+    return gs_wire_rule_covers(wire, shape->count, shape->dtype) ? rule : 0;
 }
 
 static gsync_status allocate_residual(gs_residual *residual, size_t count) {
@@ -154,7 +163,7 @@ gsync_status gs_reducer_apply_wires(gsync_reducer *reducer) {
         }
         reducer->shapes[i].wire = index;
         reducer->shapes[i].block = gs_wire_rule_block(rule);
-        reducer->needs_findings = reducer->needs_findings || index != 0;
+        reducer->needs_findings = reducer->needs_findings || index >= GS_PLAN_NARROW_FIRST;
     }
     return GSYNC_OK;
 }

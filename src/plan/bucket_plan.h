@@ -12,15 +12,15 @@
 
 #define GS_NO_BUCKET UINT32_MAX
 
-/* How many ways of travelling one reducer can have. */
-enum { GS_PLAN_WIRES_MAX = 8 };
+/* How many ways of travelling one reducer can have. The first ones are as the gradient is: nobody makes it shorter. */
+enum { GS_PLAN_WIRES_MAX = 9, GS_PLAN_WIRE_FAST = 1, GS_PLAN_NARROW_FIRST = 2 };
 
 typedef struct gs_plan_gradient {
     size_t count; /* elements */
     gsync_dtype dtype;
     uint32_t uses; /* marks that make it final; at least 1 */
     bool is_trainable;
-    uint32_t wire;  /* below GS_PLAN_WIRES_MAX; 0: as it is */
+    uint32_t wire;  /* below GS_PLAN_WIRES_MAX */
     uint32_t block; /* elements that travel together: it begins and ends at multiples of it. 0: any */
 } gs_plan_gradient;
 

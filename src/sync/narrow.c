@@ -42,7 +42,7 @@ gsync_dtype gs_narrow_dtype(const gs_pipeline *pipeline, size_t bucket) {
 
 size_t gs_narrow_place_size(gsync_dtype dtype, uint32_t wire, bool sums_wide) {
     const size_t own = gsync_dtype_size(sums_wide ? gs_dtype_wide(dtype) : dtype);
-    return wire != 0 && own < sizeof(float) ? sizeof(float) : own;
+    return wire >= GS_PLAN_NARROW_FIRST && own < sizeof(float) ? sizeof(float) : own;
 }
 
 size_t gs_narrow_place_count(const gs_plan_gradient *shape) {

@@ -120,7 +120,7 @@ struct gs_pipeline {
     gs_gradient *gradients;
     gs_pipeline_terms terms;
     size_t *slot_offset;                   /* per bucket of the plan: bytes into this rank's slots */
-    gs_wire_rule wires[GS_PLAN_WIRES_MAX]; /* 0: native */
+    gs_wire_rule wires[GS_PLAN_WIRES_MAX]; /* before GS_PLAN_NARROW_FIRST: native */
     double divisor;                        /* of the last step that counted and had one */
     gs_lane_wire wire;                     /* of the bucket at work */
     gs_sparse sparse;

@@ -39,11 +39,19 @@ static size_t buffer_bytes(const gs_stream *stream, const gs_stream_wish *wish) 
     return total;
 }
 
+/* In some step. During a warm-up halves are added up in this order on every narrow wire. */
+static bool is_summed_in_order(const gs_stream *stream, const gs_plan_gradient *shape) {
+    const gs_wire_rule *rule = &stream->pipeline->wires[shape->wire];
+    const bool is_short = gsync_dtype_size(shape->dtype) == 2;
+    const bool is_narrow = rule->wire != GSYNC_WIRE_NATIVE;
+    return rule->sum == GSYNC_WIRE_SUM_FAST ? is_short && is_narrow : is_short || is_narrow;
+}
+
 /* Buckets that are summed in the order of ranks need room for what the others send. */
 static bool has_parts(const gs_stream *stream, const gs_stream_wish *wish) {
     bool has_any = stream->is_deterministic;
     for (size_t i = 0; i < wish->gradient_count; i++) {
-        has_any = has_any || wish->shapes[i].wire != 0 || gsync_dtype_size(wish->shapes[i].dtype) == 2;
+        has_any = has_any || is_summed_in_order(stream, &wish->shapes[i]);
     }
     return has_any && stream->world_size > 1;
 }

@@ -33,14 +33,27 @@ static void choose_wire(const gs_stream *stream, gs_stream_route *way) {
     way->size = gsync_dtype_size(way->wire);
 }
 
-/* NCCL adds halves in halves, rank by rank: an error for each. */
+/* NCCL adds halves in halves, rank by rank: an error for each. Some ask for it. */
+static bool is_fast(const gs_stream *stream, const gs_stream_route *way) {
+    const gs_wire_rule *rule = &stream->pipeline->wires[bucket_at(stream, way->bucket)->wire];
+    return rule->sum == GSYNC_WIRE_SUM_FAST &&
+           (rule->wire == GSYNC_WIRE_NATIVE || gs_narrow_is_on(stream->pipeline, way->bucket));
+}
+
+/* NCCL, before the sum. It would make zeros of halves that are small, which a gradient often is, where dividing
+ * afterwards finds at worst that the sum was too large. And what is narrow is decoded anyway, which can divide. */
+static bool may_multiply(const gs_stream_route *way) {
+    return !way->is_direct && way->scale == 0.0f && way->wire != GSYNC_FLOAT16;
+}
+
 static void choose_sum(const gs_stream *stream, gs_stream_route *way) {
     const bool is_alone = stream->world_size == 1;
+    const bool is_short = way->size == 2 || way->blocks.codec != GS_CUDA_PLAIN;
     const double divisor = stream->known_divisor;
-    way->is_direct = !is_alone && (stream->is_deterministic || way->size == 2 || way->blocks.codec != GS_CUDA_PLAIN);
+    way->is_direct = !is_alone && (stream->is_deterministic || (is_short && !is_fast(stream, way)));
     way->factor = 1.0;
     way->divides = divisor != 1.0;
-    if (!is_alone && !way->is_direct && divisor > 0 && is_power_of_two(divisor)) {
+    if (!is_alone && may_multiply(way) && divisor > 0 && is_power_of_two(divisor)) {
         way->factor = 1.0 / divisor;
         way->divides = false;
     }
@@ -74,7 +87,7 @@ bool gs_stream_changes_nothing(const gs_stream *stream, const gs_stream_route *w
 
 gs_cuda_result_scale gs_stream_result_scale(const gs_stream *stream, const gs_stream_route *way) {
     const gs_pipeline *pipeline = stream->pipeline;
-    if (way->scale == 0.0f || way->wire != GSYNC_FLOAT16) {
+    if (way->scale == 0.0f || way->wire != GSYNC_FLOAT16 || !way->is_direct) {
         return (gs_cuda_result_scale){.divisor = NULL};
     }
     return (gs_cuda_result_scale){.divisor = stream->divisor,

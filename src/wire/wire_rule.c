@@ -63,6 +63,30 @@ static bool feeds_back(gsync_wire wire, gsync_feedback feedback) {
     return feedback == GSYNC_FEEDBACK_ON || (feedback == GSYNC_FEEDBACK_AUTO && wire == GSYNC_WIRE_TOPK);
 }
 
+/* Error feedback knows what two roundings lost, and not what a transport lost while it added up. */
+static gsync_status check_sum(gsync_wire wire, const gsync_wire_options *options) {
+    if ((int)options->sum < GSYNC_WIRE_SUM_DIRECT || options->sum > GSYNC_WIRE_SUM_FAST) {
+        return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_wire_options.sum is %d, which is not one of its values",
+                       (int)options->sum);
+    }
+    if (options->sum == GSYNC_WIRE_SUM_DIRECT) {
+        return GSYNC_OK;
+    }
+    if (wire == GSYNC_WIRE_INT8 || wire == GSYNC_WIRE_FLOAT8 || wire == GSYNC_WIRE_TOPK) {
+        return gs_fail(GSYNC_ERR_ARGUMENT,
+                       "gsync_wire_options.sum is GSYNC_WIRE_SUM_FAST, and no transport adds up %s: use "
+                       "GSYNC_WIRE_FLOAT16, GSYNC_WIRE_BFLOAT16 or GSYNC_WIRE_NATIVE",
+                       gs_wire_name(wire));
+    }
+    if (feeds_back(wire, options->feedback)) {
+        return gs_fail(
+            GSYNC_ERR_ARGUMENT,
+            "gsync_wire_options.sum is GSYNC_WIRE_SUM_FAST, and nobody knows what such a sum loses: there is "
+            "no error feedback of it");
+    }
+    return GSYNC_OK;
+}
+
 /*
  * FLOAT16 has to see gradients before it can scale them. Who adds up an element keeps what the second rounding lost of
  * it, and after the first step the buckets may be planned anew: feedback of that kind, and trials, begin after it.
@@ -75,6 +99,7 @@ gsync_status gs_wire_rule_make(gs_wire_rule *rule, gsync_wire wire, const gsync_
     gsync_wire_options options;
     GS_TRY(gs_options_copy(&options, sizeof options, from, "gsync_wire_options"));
     GS_TRY(check(wire, &options));
+    GS_TRY(check_sum(wire, &options));
     const size_t elements_min = wire == GSYNC_WIRE_TOPK ? 16384 : 1024;
     *rule = (gs_wire_rule){
         .wire = wire,
@@ -84,6 +109,7 @@ gsync_status gs_wire_rule_make(gs_wire_rule *rule, gsync_wire wire, const gsync_
         .has_feedback = feeds_back(wire, options.feedback),
         .is_stochastic = options.is_stochastic != 0,
         .is_auto = options.is_auto != 0,
+        .sum = options.sum,
         .density = options.density != 0.0 || wire != GSYNC_WIRE_TOPK ? options.density : 0.1,
         .seed = options.seed,
     };
@@ -96,7 +122,7 @@ gsync_status gs_wire_rule_make(gs_wire_rule *rule, gsync_wire wire, const gsync_
 bool gs_wire_rule_is_same(const gs_wire_rule *a, const gs_wire_rule *b) {
     return a->wire == b->wire && a->elements_min == b->elements_min && a->warmup_steps == b->warmup_steps &&
            a->has_feedback == b->has_feedback && a->is_stochastic == b->is_stochastic && a->is_auto == b->is_auto &&
-           a->density == b->density && a->seed == b->seed;
+           a->sum == b->sum && a->density == b->density && a->seed == b->seed;
 }
 
 uint64_t gs_wire_rule_digest(const gs_wire_rule *rule) {
@@ -108,6 +134,7 @@ uint64_t gs_wire_rule_digest(const gs_wire_rule *rule) {
                               rule->has_feedback,
                               rule->is_stochastic,
                               rule->is_auto,
+                              (uint64_t)rule->sum,
                               density,
                               rule->seed};
     uint64_t digest = 0;
@@ -118,11 +145,20 @@ uint64_t gs_wire_rule_digest(const gs_wire_rule *rule) {
     return digest;
 }
 
+static bool is_own_type(const gs_wire_rule *rule, gsync_dtype dtype) {
+    return (rule->wire == GSYNC_WIRE_FLOAT16 && dtype == GSYNC_FLOAT16) ||
+           (rule->wire == GSYNC_WIRE_BFLOAT16 && dtype == GSYNC_BFLOAT16);
+}
+
 bool gs_wire_rule_covers(const gs_wire_rule *rule, size_t count, gsync_dtype dtype) {
-    const bool is_own_type = (rule->wire == GSYNC_WIRE_FLOAT16 && dtype == GSYNC_FLOAT16) ||
-                             (rule->wire == GSYNC_WIRE_BFLOAT16 && dtype == GSYNC_BFLOAT16);
     const bool is_too_long = rule->wire == GSYNC_WIRE_TOPK && count > UINT32_MAX; /* for its indices */
-    return rule->wire != GSYNC_WIRE_NATIVE && count >= rule->elements_min && !is_own_type && !is_too_long;
+    return rule->wire != GSYNC_WIRE_NATIVE && count >= rule->elements_min && !is_own_type(rule, dtype) && !is_too_long;
+}
+
+bool gs_wire_rule_is_fast_as_it_is(const gs_wire_rule *rule, gsync_dtype dtype) {
+    const bool is_short = dtype == GSYNC_FLOAT16 || dtype == GSYNC_BFLOAT16;
+    return rule->sum == GSYNC_WIRE_SUM_FAST && is_short &&
+           (rule->wire == GSYNC_WIRE_NATIVE || is_own_type(rule, dtype));
 }
 
 uint32_t gs_wire_rule_block(const gs_wire_rule *rule) {

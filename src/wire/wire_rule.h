@@ -13,6 +13,7 @@ typedef struct gs_wire_rule {
     bool has_feedback;
     bool is_stochastic;
     bool is_auto;
+    gsync_wire_sum sum;
     double density;
     uint64_t seed;
 } gs_wire_rule;
@@ -27,6 +28,9 @@ uint64_t gs_wire_rule_digest(const gs_wire_rule *rule);
 
 /* Does a gradient travel so? A gradient whose own type is the wire's travels as it is. */
 bool gs_wire_rule_covers(const gs_wire_rule *rule, size_t count, gsync_dtype dtype);
+
+/* Does it travel as it is, and the transport adds it up in its own 16 bits? */
+bool gs_wire_rule_is_fast_as_it_is(const gs_wire_rule *rule, gsync_dtype dtype);
 
 /* Elements that travel together. */
 uint32_t gs_wire_rule_block(const gs_wire_rule *rule);

@@ -31,7 +31,7 @@ typedef struct model {
     bool has_unused;   /* by some ranks in some micro-batches, and by all ranks */
     bool starts_apart; /* gradients hold something else on every rank before the first step */
     double loss_scale; /* 0: 1; gradients are multiplied by it, as by a loss */
-    gsync_wire wire;   /* of all gradients but short ones, if not NATIVE */
+    gsync_wire wire;   /* of all gradients but short ones, where there are options */
     gsync_wire_options wire_options;
     uint64_t seed;
 } model;
@@ -216,9 +216,11 @@ static inline bool trainer_open(trainer *t, const model *m, gsync_comm *comm, co
     CHECK(gsync_reducer_create(&t->host, comm, &on_host) == GSYNC_OK);
     add_gradients(t, t->device, true);
     add_gradients(t, t->host, false);
-    if (m->wire != GSYNC_WIRE_NATIVE) {
+    if (m->wire_options.struct_size != 0) {
+        gsync_wire_options of_host = m->wire_options;
+        of_host.sum = GSYNC_WIRE_SUM_DIRECT; /* the host knows no other */
         CHECK(gsync_reducer_set_wire(t->device, NULL, m->wire, &m->wire_options) == GSYNC_OK);
-        CHECK(gsync_reducer_set_wire(t->host, NULL, m->wire, &m->wire_options) == GSYNC_OK);
+        CHECK(gsync_reducer_set_wire(t->host, NULL, m->wire, &of_host) == GSYNC_OK);
     }
     const gsync_status status = gsync_reducer_commit(t->device);
     if (status != GSYNC_OK) {

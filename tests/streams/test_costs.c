@@ -167,6 +167,46 @@ static void sums_in_rank_order_take_two_collectives(void **state) {
     assert_int_equal(c.all_gathers, RANKS * (BUCKETS + 1));
 }
 
+/* Of the bytes of plain_plan(), in 16 bits. */
+static plan short_plan(gsync_dtype dtype) {
+    plan p = plain_plan();
+    p.model.dtype = dtype;
+    p.model.is_flat = true;
+    p.model.wire_options = (gsync_wire_options)GSYNC_WIRE_OPTIONS_INIT;
+    p.model.wire_options.sum = GSYNC_WIRE_SUM_FAST;
+    p.model.wire_options.elements_min = 1;
+    p.options.bucket_bytes_max = 400;
+    p.options.bucket_bytes_first_max = 400;
+    return p;
+}
+
+static void fast_sums_take_one_collective_and_no_combine(void **state) {
+    (void)state;
+    plan p = short_plan(GSYNC_BFLOAT16);
+    costs c = run(&p, RANKS);
+    assert_int_equal(c.encodes + c.decodes + c.combines + c.sends, 0);
+    assert_int_equal(c.all_reduces, RANKS * BUCKETS);
+    assert_int_equal(p.info.bytes_copied, 0);
+    p = short_plan(GSYNC_FLOAT16); /* divided afterwards */
+    c = run(&p, RANKS);
+    assert_int_equal(c.encodes + c.combines + c.sends, 0);
+    assert_int_equal(c.decodes, RANKS * BUCKETS);
+    p.options.op = GSYNC_SUM;
+    c = run(&p, RANKS);
+    assert_int_equal(c.encodes + c.decodes + c.combines + c.sends, 0);
+    assert_int_equal(c.all_reduces, RANKS * BUCKETS);
+    p = short_plan(GSYNC_FLOAT32);
+    p.model.wire = GSYNC_WIRE_BFLOAT16;
+    p.options.bucket_bytes_max = 800;
+    p.options.bucket_bytes_first_max = 800;
+    c = run(&p, RANKS);
+    assert_int_equal(c.encodes, RANKS * BUCKETS);
+    assert_int_equal(c.decodes, RANKS * BUCKETS);
+    assert_int_equal(c.combines + c.sends, 0);
+    assert_int_equal(c.all_reduces, RANKS * BUCKETS);
+    assert_int_equal(c.all_gathers, RANKS);
+}
+
 static void a_rank_alone_needs_no_nccl_and_no_kernel(void **state) {
     (void)state;
     plan p = plain_plan();
@@ -182,6 +222,7 @@ int main(void) {
         cmocka_unit_test(contiguous_buckets_take_no_kernel),
         cmocka_unit_test(means_over_three_ranks_are_divided_afterwards),
         cmocka_unit_test(sums_in_rank_order_take_two_collectives),
+        cmocka_unit_test(fast_sums_take_one_collective_and_no_combine),
         cmocka_unit_test(a_rank_alone_needs_no_nccl_and_no_kernel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -283,6 +283,48 @@ static void random_rounding_is_the_hosts(void **state) {
     run_scene(s, "at random");
 }
 
+static scene fast_scene(gsync_wire wire, gsync_dtype dtype) {
+    scene s = small_scene(dtype);
+    s.options.is_deterministic = 0;
+    s.model.is_exact = true; /* sums up to 256, also of bfloat16 */
+    s.model.is_few = true;
+    s.model.wire = wire;
+    s.model.wire_options = (gsync_wire_options)GSYNC_WIRE_OPTIONS_INIT;
+    s.model.wire_options.sum = GSYNC_WIRE_SUM_FAST;
+    s.model.wire_options.elements_min = 1;
+    return s;
+}
+
+static void fast_sums_of_integers_are_the_hosts(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        scene s = fast_scene(GSYNC_WIRE_NATIVE, i == 0 ? GSYNC_FLOAT16 : GSYNC_BFLOAT16);
+        run_scene(s, "fast, halves");
+        s.options.op = GSYNC_WEIGHTED_MEAN;
+        s.weighs = true;
+        s.model.has_unused = true;
+        s.options.finds_unused = 1;
+        s.ending = WAITS_ON_STREAM;
+        run_scene(s, "fast, halves, weighted, unused, finish_on");
+        s = fast_scene(i == 0 ? GSYNC_WIRE_FLOAT16 : GSYNC_WIRE_BFLOAT16, GSYNC_FLOAT32);
+        s.options.op = GSYNC_SUM;
+        s.model.wire_options.warmup_steps = 1;
+        run_scene(s, "fast, wire");
+        s.options.accumulation = GSYNC_CLIENT_OVERWRITES;
+        s.micro_batches = 2;
+        run_scene(s, "fast, wire, overwrites");
+    }
+    scene s = fast_scene(GSYNC_WIRE_BFLOAT16, GSYNC_FLOAT16); /* whose warm-up is as without a wire */
+    s.model.wire_options.warmup_steps = 2;
+    s.options.op = GSYNC_SUM;
+    run_scene(s, "fast, wire of halves");
+    s = fast_scene(GSYNC_WIRE_NATIVE, GSYNC_BFLOAT16);
+    s.model.has_views = true;
+    s.model.rows[2] = 0;
+    s.model.pitch[2] = 0;
+    run_scene(s, "fast, views");
+}
+
 static scene unused_scene(gsync_dtype dtype) {
     scene s = small_scene(dtype);
     s.model.has_unused = true;
@@ -374,6 +416,7 @@ int main(void) {
         cmocka_unit_test(results_on_float16_have_the_hosts_scale),
         cmocka_unit_test(wires_of_blocks_are_the_hosts),
         cmocka_unit_test(random_rounding_is_the_hosts),
+        cmocka_unit_test(fast_sums_of_integers_are_the_hosts),
         cmocka_unit_test(what_no_rank_used_stays_as_it_is),
         cmocka_unit_test(unused_gradients_in_place_are_not_touched),
         cmocka_unit_test(a_gradient_used_once_in_a_window_counts),
