@@ -5,6 +5,7 @@
 #include "base/memory.h"
 #include "base/wire_format.h"
 #include "device/device_cuda_kernels.h"
+#include "device/topk_cuda_kernels.h"
 
 #include <cuda_runtime_api.h>
 
@@ -113,6 +114,7 @@ static gsync_status open_device(gs_cuda *cuda) {
     GS_TRY(check(cudaDeviceGetStreamPriorityRange(&cuda->priority_lowest, &cuda->priority_highest),
                  "asking for stream priorities"));
     GS_TRY(check((cudaError_t)gs_cuda_kernels_load(), "loading kernels"));
+    GS_TRY(check((cudaError_t)gs_cuda_topk_load(), "loading kernels"));
     return check(cudaStreamCreateWithFlags(&cuda->setup, cudaStreamNonBlocking), "making a stream");
 }
 
@@ -306,6 +308,15 @@ gsync_status gs_cuda_zero(gs_cuda *cuda, void *memory, size_t bytes, void *strea
 }
 
 /* ---- passes ---- */
+
+gsync_status gs_cuda_launch(gs_cuda *cuda, int (*launcher)(const void *arguments, void *stream), const void *arguments,
+                            void *stream, const char *doing) {
+    int before;
+    GS_TRY(enter(cuda, &before));
+    const int error = launcher(arguments, stream);
+    leave(before);
+    return check((cudaError_t)error, doing);
+}
 
 gs_cuda_blocks gs_cuda_blocks_of(gs_cuda_codec codec, size_t count, int ranks) {
     enum { ALIGNMENT = 16 };

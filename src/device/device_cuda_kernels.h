@@ -88,6 +88,10 @@ bool gs_cuda_kernels_have_driver(void);
 /* Loads all of them on the current device. */
 int gs_cuda_kernels_load(void);
 
+/* Launches, for sources that know no CUDA, with the device current; doing: what then fails. */
+gsync_status gs_cuda_launch(gs_cuda *cuda, int (*launcher)(const void *arguments, void *stream), const void *arguments,
+                            void *stream, const char *doing);
+
 #ifdef __cplusplus
 }
 #endif

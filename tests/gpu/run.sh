@@ -16,7 +16,7 @@ set -u
 here=$(cd "$(dirname "$0")" && pwd)
 tree=$(cd "$here/../.." && pwd)
 ranks="1 2 4"
-only='^(unit\.device\.cuda_(encode|combine|decode|blocks|digest)$|conformance\.|ranks\.)'
+only='^(unit\.device\.cuda_(encode|combine|decode|blocks|digest|settle|topk)$|conformance\.|ranks\.)'
 build=$tree/build/gpu
 nccl=
 prefix=gpu
