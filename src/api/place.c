@@ -159,17 +159,6 @@ static gsync_status check_host_sums(const gsync_reducer *reducer) {
     return GSYNC_OK;
 }
 
-/* Kernels go from one type to another for float32 and what is shorter. */
-static gsync_status check_length(const gsync_reducer *reducer, uint32_t index, const gs_wire_rule *rule) {
-    if (rule->wire != GSYNC_WIRE_NATIVE && reducer->shapes[index].dtype == GSYNC_FLOAT64) {
-        return gs_fail(GSYNC_ERR_UNSUPPORTED,
-                       "gradient '%s' is on a GPU and float64, which %s does not make shorter there: use "
-                       "GSYNC_WIRE_NATIVE for it, see gsync_reducer_set_wire",
-                       name_of(reducer, index), gs_wire_name(rule->wire));
-    }
-    return GSYNC_OK;
-}
-
 static gsync_status check_wires(const gsync_reducer *reducer) {
     for (uint32_t i = 0; i < reducer->gradient_count; i++) {
         const gs_wire_rule *rule = &reducer->pipeline.wires[reducer->shapes[i].wire];
@@ -180,7 +169,6 @@ static gsync_status check_wires(const gsync_reducer *reducer) {
                            name_of(reducer, i), gs_wire_name(rule->wire),
                            rule->has_feedback ? " with error feedback" : (rule->is_auto ? " with is_auto" : ""));
         }
-        GS_TRY(check_length(reducer, i, rule));
     }
     return GSYNC_OK;
 }

@@ -192,6 +192,7 @@ template <class D, class C> class BlockEncode {
   public:
     typedef gs_cuda_pass_arguments Arguments;
     typedef typename D::Stored Stored;
+    typedef typename D::Wide Wide;
 
     static GS_ANYWHERE size_t block_count(const Arguments &of) {
         return of.count / GS_WIRE_BLOCK;
@@ -232,16 +233,16 @@ template <class D, class C> class BlockEncode {
         const bool has_data = cursor_.brings_data();
         const bool has_sum = cursor_.brings_accumulator();
         Pack<Stored, PER_LANE> data;
-        Pack<float, PER_LANE> sum;
+        Pack<Wide, PER_LANE> sum;
         if (has_data) {
             gs_cuda_code::load(&data, (const Stored *)term.data + index);
         }
         if (has_sum) {
-            gs_cuda_code::load(&sum, (const float *)term.accumulator + cursor_.place(at));
+            gs_cuda_code::load(&sum, (const Wide *)term.accumulator + cursor_.place(at));
         }
         GS_UNROLL
         for (int k = 0; k < PER_LANE; k++) {
-            values_.at[k] = weighed<D>(has_data, data.at[k], has_sum, sum.at[k], of_.factor);
+            values_.at[k] = sent(has_data, data.at[k], has_sum, sum.at[k]);
         }
     }
 
@@ -254,8 +255,12 @@ template <class D, class C> class BlockEncode {
         const bool has_sum = cursor_.brings_accumulator();
         size_t row_left;
         const size_t index = cursor_.index(at, &row_left);
-        return weighed<D>(has_data, has_data ? ((const Stored *)term.data)[index] : 0, has_sum,
-                          has_sum ? ((const float *)term.accumulator)[cursor_.place(at)] : 0, of_.factor);
+        return sent(has_data, has_data ? ((const Stored *)term.data)[index] : 0, has_sum,
+                    has_sum ? ((const Wide *)term.accumulator)[cursor_.place(at)] : 0);
+    }
+
+    GS_ANYWHERE float sent(bool has_data, Stored data, bool has_sum, Wide sum) const {
+        return Turned<float, Wide>::of(weighed<D>(has_data, data, has_sum, sum, of_.factor));
     }
 
     const Arguments &of_;
@@ -345,7 +350,7 @@ template <class D, class C> class BlockDecode {
         Pack<Stored, PER_LANE> to;
         GS_UNROLL
         for (int k = 0; k < PER_LANE; k++) {
-            to.at[k] = D::narrow(values_.at[k]);
+            to.at[k] = stored<D>(values_.at[k]);
         }
         if (row_left < PER_LANE) {
             GS_UNROLL

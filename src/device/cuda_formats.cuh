@@ -106,6 +106,27 @@ static inline GS_ANYWHERE double scaled(double x, double factor) {
     return gs_one_nan_f64(x * factor);
 }
 
+/* What gradients and their bucket are computed in need not be the same. On the way NaN becomes the one that there is.
+ */
+template <class To, class From> struct Turned {
+    static GS_ANYWHERE To of(From x) {
+        return one_nan((To)x);
+    }
+};
+template <class T> struct Turned<T, T> {
+    static GS_ANYWHERE T of(T x) {
+        return x;
+    }
+};
+
+/* A result as it is kept. */
+template <class D> static inline GS_ANYWHERE typename D::Stored stored(float x) {
+    return D::narrow(Turned<typename D::Wide, float>::of(x));
+}
+template <class D> static inline GS_ANYWHERE typename D::Stored stored(double x) {
+    return D::narrow(Turned<typename D::Wide, double>::of(x));
+}
+
 /* ---- to and from the wire's type ---- */
 
 template <class W, bool is_narrow = W::is_narrow> struct Wire {

@@ -3,7 +3,7 @@
 #define GS_DEVICE_CUDA_TILES_CUH
 
 /*
- * What one thread of a kernel does: chunks of up to 16 bytes on the wider side, a few of them at once so that their
+ * What one thread of a kernel does: chunks of 16 bytes or so on the wider side, a few of them at once so that their
  * loads overlap. Blocks take tiles in turn. Which thread does what follows from the number of elements and of blocks,
  * and the number of blocks from that of elements.
  */
@@ -92,8 +92,10 @@ class Cursor {
     size_t end_;
 };
 
+/* 16 bytes on the wider side, or more where the narrower one would have less than 8. */
 constexpr int chunk_of(size_t one, size_t other) {
-    return (int)(16 / (one > other ? one : other));
+    return (int)(one > other ? (16 / one > 8 / other ? 16 / one : 8 / other)
+                             : (16 / other > 8 / one ? 16 / other : 8 / one));
 }
 
 /* Each chunk of the thread's share of all elements is loaded and finished, or done one by one where that is refused. */
@@ -222,7 +224,8 @@ template <class D, class W> class Encode {
     }
 
     GS_ANYWHERE typename W::Stored element(bool has_data, typename D::Stored data, bool has_sum, Wide sum, size_t at) {
-        const Wide wide = weighed<D>(has_data, data, has_sum, sum, of_.factor);
+        typedef typename W::Wide Sent;
+        const Sent wide = Turned<Sent, Wide>::of(weighed<D>(has_data, data, has_sum, sum, of_.factor));
         typename W::Stored to = Wire<W>::encode(wide, of_.narrowing, tally_);
         if (Same<D, W>::value && has_data && !has_sum && of_.factor == 1.0 && !of_.narrowing.is_on) {
             to = copied(data); /* to and fro the payload of a NaN could change */
@@ -313,7 +316,7 @@ template <class D, class W> class Decode {
             Same<D, W>::value && division_.how == GS_CUDA_NOT && of_.factor == 1.0 && !narrowing_.is_on;
         typename D::Stored to = (typename D::Stored)from;
         if (!is_copied) {
-            to = D::narrow(divided(Wire<W>::decode(from, narrowing_), division_));
+            to = stored<D>(divided(Wire<W>::decode(from, narrowing_), division_));
             if (of_.factor != 1.0) {
                 to = D::narrow(scaled(D::widen(to), of_.factor));
             }

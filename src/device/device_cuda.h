@@ -161,7 +161,8 @@ typedef struct gs_cuda_pass {
  *
  * The bits are those of gs_host_gather, of gs_shard_reduce over one source, and of gs_host_scatter and gs_host_scale;
  * on a narrow wire those of the codec. Where nothing is computed NaNs stay as they are; arithmetic makes one of all.
- * Memory aligned to 16 bytes is read and written 16 bytes at a time. FLOAT64 has no other wire than FLOAT64.
+ * Memory aligned to 16 bytes is read and written 16 bytes at a time. FLOAT64 has any wire, and is rounded to float32 on
+ * the way to one that is not its own; only FLOAT64 has the wire FLOAT64.
  */
 gsync_status gs_cuda_encode(gs_cuda *cuda, const gs_cuda_pass *pass, void *bucket, void *stream);
 gsync_status gs_cuda_decode(gs_cuda *cuda, const gs_cuda_pass *pass, const void *bucket, void *stream);

@@ -53,6 +53,8 @@ int launch_codec(const char *what, const gs_cuda_pass_arguments &of, const gs_cu
         return launch_warps<Pass<Float16, C>>(what, of, host_terms, stream);
     case GSYNC_BFLOAT16:
         return launch_warps<Pass<BFloat16, C>>(what, of, host_terms, stream);
+    case GSYNC_FLOAT64:
+        return launch_warps<Pass<Float64, C>>(what, of, host_terms, stream);
     default:
         return no_such_kernel;
     }
@@ -67,7 +69,7 @@ int launch_block_pass(const char *what, const gs_cuda_pass_arguments &of, const 
 
 template <template <class, class> class Pass, class C> int load_codec() {
     const int results[] = {load_blocks_kernel<Pass<Float32, C>>(), load_blocks_kernel<Pass<Float16, C>>(),
-                           load_blocks_kernel<Pass<BFloat16, C>>()};
+                           load_blocks_kernel<Pass<BFloat16, C>>(), load_blocks_kernel<Pass<Float64, C>>()};
     for (const int result : results) {
         if (result != 0) {
             return result;
@@ -105,7 +107,7 @@ int launch_pass(const char *what, const gs_cuda_pass_arguments &of, const gs_cud
         return launch_from<Pass, BFloat16>(what, of, host_terms, wire, stream);
     case GSYNC_FLOAT64:
         return wire == GSYNC_FLOAT64 ? launch_tiles<Pass<Float64, Float64>>(what, of, host_terms, stream)
-                                     : no_such_kernel;
+                                     : launch_from<Pass, Float64>(what, of, host_terms, wire, stream);
     default:
         return no_such_kernel;
     }
@@ -124,7 +126,7 @@ template <template <class, class> class Pass, class D> int load_from() {
 
 template <template <class, class> class Pass> int load_pass() {
     const int results[] = {load_from<Pass, Float32>(), load_from<Pass, Float16>(), load_from<Pass, BFloat16>(),
-                           load_kernel<Pass<Float64, Float64>>()};
+                           load_from<Pass, Float64>(), load_kernel<Pass<Float64, Float64>>()};
     for (const int result : results) {
         if (result != 0) {
             return result;

@@ -69,7 +69,7 @@ typedef struct gs_cuda_fold_arguments {
     gs_cuda_notebook *notebook; /* NULL */
 } gs_cuda_fold_arguments;
 
-/* dtype and wire: both FLOAT64, or neither. `what` names the launch to the simulator. */
+/* The wire FLOAT64 is for the dtype FLOAT64. `what` names the launch to the simulator. */
 int gs_cuda_kernels_encode(const char *what, const gs_cuda_pass_arguments *arguments, const gs_cuda_term *host_terms,
                            gsync_dtype dtype, gsync_dtype wire, void *stream);
 int gs_cuda_kernels_decode(const gs_cuda_pass_arguments *arguments, const gs_cuda_term *host_terms, gsync_dtype dtype,

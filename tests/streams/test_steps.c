@@ -225,6 +225,27 @@ static void narrow_wires_round_as_on_the_host(void **state) {
     }
 }
 
+/* float32 on their way, after what they were accumulated in as float64. */
+static void doubles_on_narrow_wires_are_the_hosts(void **state) {
+    (void)state;
+    static const gsync_wire wires[] = {GSYNC_WIRE_FLOAT16, GSYNC_WIRE_BFLOAT16, GSYNC_WIRE_INT8, GSYNC_WIRE_FLOAT8};
+    for (int i = 0; i < 4; i++) {
+        scene s = small_scene(GSYNC_FLOAT64);
+        s.options.wire = wires[i];
+        s.model.columns[5] = 3000;
+        s.model.is_few = true;
+        run_scene(s, "doubles");
+        s.options.accumulation = GSYNC_CLIENT_OVERWRITES;
+        s.options.op = GSYNC_WEIGHTED_MEAN;
+        s.options.computes_norm = 1;
+        s.weighs = true;
+        s.micro_batches = 2;
+        s.model.has_unused = true;
+        s.options.finds_unused = 1;
+        run_scene(s, "doubles, accumulated and weighted, unused");
+    }
+}
+
 /* Results are smaller than contributions by the loss scale, or by weights that only the device adds up. */
 static void results_on_float16_have_the_hosts_scale(void **state) {
     (void)state;
@@ -413,6 +434,7 @@ int main(void) {
         cmocka_unit_test(windows_are_added_up_on_the_device),
         cmocka_unit_test(ranks_without_data_count_as_options_say),
         cmocka_unit_test(narrow_wires_round_as_on_the_host),
+        cmocka_unit_test(doubles_on_narrow_wires_are_the_hosts),
         cmocka_unit_test(results_on_float16_have_the_hosts_scale),
         cmocka_unit_test(wires_of_blocks_are_the_hosts),
         cmocka_unit_test(random_rounding_is_the_hosts),

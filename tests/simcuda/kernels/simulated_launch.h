@@ -122,7 +122,7 @@ void touch(Touched *touched, const BlockEncode<D, C> *, const gs_cuda_pass_argum
     for (size_t i = 0; i < term_count_of(of); i++) {
         const gs_cuda_term &term = terms_of(of, host_terms)[i];
         touched->add_rows(term, sizeof(typename D::Stored), false);
-        touched->add(term.accumulator, term.rows * term.columns * sizeof(float), false);
+        touched->add(term.accumulator, term.rows * term.columns * sizeof(typename D::Wide), false);
     }
     touched->add(of.bucket, block_bytes(of.blocks, of.count), true);
     touched->add_notebook(of.notebook);

@@ -17,7 +17,8 @@
 #define SEED 20261204
 enum { ROUNDS = 12, RANKS = 3, BLOCK = 256 };
 
-static const gsync_dtype singles[] = {GSYNC_FLOAT32, GSYNC_FLOAT16, GSYNC_BFLOAT16};
+static const gsync_dtype dtypes[] = {GSYNC_FLOAT32, GSYNC_FLOAT16, GSYNC_BFLOAT16, GSYNC_FLOAT64};
+enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 
 static const gs_codec *codec_of(gs_cuda_codec codec) {
     return codec == GS_CUDA_INT8 ? &gs_codec_int8 : &gs_codec_float8;
@@ -54,12 +55,14 @@ static void fill_blocks(float *to, size_t count, seeded *random) {
     }
 }
 
-/* The same, rounded to the type. */
+/* The same, rounded to the type, or with more digits. */
 static void fill_blocks_of(void *to, gsync_dtype dtype, size_t count, seeded *random) {
     float *const wide = calloc(count + 1, sizeof *wide);
     fill_blocks(wide, count, random);
     for (size_t k = 0; k < count; k++) {
-        if (dtype == GSYNC_FLOAT32) {
+        if (dtype == GSYNC_FLOAT64) { /* halfway to the next float32 but one digit */
+            ((double *)to)[k] = (double)wide[k] * (1 + (double)(k % 3) * 0x1.fffffp-25);
+        } else if (dtype == GSYNC_FLOAT32) {
             ((float *)to)[k] = wide[k];
         } else {
             ((uint16_t *)to)[k] = dtype == GSYNC_FLOAT16 ? gs_half_from_float(wide[k]) : gs_bfloat_from_float(wide[k]);
@@ -175,8 +178,8 @@ static void expect_encoded(const gpu *on, const bucket *of, gs_cuda_codec codec,
 
 static void encode_gives_the_codes_and_findings_of_the_codecs(void **state) {
     for (uint64_t round = 0; round < ROUNDS; round++) {
-        for (size_t d = 0; d < 3; d++) {
-            bucket made = bucket_of_blocks(*state, singles[d], round % 2 != 0, SEED + round);
+        for (size_t d = 0; d < DTYPES; d++) {
+            bucket made = bucket_of_blocks(*state, dtypes[d], round % 2 != 0, SEED + round);
             expect_encoded(*state, &made, GS_CUDA_INT8, round % 3 == 0 ? 1.0 : 0.7, SEED + round);
             expect_encoded(*state, &made, GS_CUDA_FLOAT8, round % 3 == 0 ? 1.0 : 0.7, SEED + round);
             bucket_free(*state, &made);
@@ -224,7 +227,7 @@ static void expect_encoded_at_random(const gpu *on, bucket *of, uint64_t seed) {
 
 static void encode_rounds_at_random_as_the_codec_does(void **state) {
     for (uint64_t round = 0; round < ROUNDS; round++) {
-        bucket made = bucket_of_blocks(*state, singles[round % 3], false, SEED + round);
+        bucket made = bucket_of_blocks(*state, dtypes[round % DTYPES], false, SEED + round);
         expect_encoded_at_random(*state, &made, SEED + round);
         bucket_free(*state, &made);
     }
@@ -359,7 +362,7 @@ static void expect_decoded(const gpu *on, bucket *of, gs_cuda_codec codec, uint6
 
 static void decode_gives_what_the_codecs_give(void **state) {
     for (uint64_t round = 0; round < ROUNDS; round++) {
-        bucket made = bucket_of_blocks(*state, singles[round % 3], false, SEED + round);
+        bucket made = bucket_of_blocks(*state, dtypes[round % DTYPES], false, SEED + round);
         expect_decoded(*state, &made, GS_CUDA_INT8, SEED + round);
         expect_decoded(*state, &made, GS_CUDA_FLOAT8, SEED + round);
         bucket_free(*state, &made);

@@ -24,6 +24,13 @@ enum { FINISHES = sizeof finishes / sizeof *finishes };
 
 /* ---- decode ---- */
 
+static void make_rows_one_nan(const gs_tensor *tensor) {
+    for (size_t row = 0; row < tensor->rows; row++) {
+        const size_t first = row * tensor->row_pitch * gsync_dtype_size(tensor->dtype);
+        make_one_nan((unsigned char *)tensor->data + first, tensor->dtype, tensor->columns);
+    }
+}
+
 /* tensor = the wire's elements, divided and stored, then scaled and stored. */
 static void decode_on_host(const gs_tensor *tensor, const unsigned char *wire, gsync_dtype wire_dtype, float scale,
                            finish by) {
@@ -61,11 +68,9 @@ static void decode_on_host(const gs_tensor *tensor, const unsigned char *wire, g
     }
     if (by.factor != 1.0) {
         gs_host_scale(tensor, by.factor);
-        for (size_t row = 0; row < tensor->rows; row++) {
-            unsigned char *const at =
-                (unsigned char *)tensor->data + row * tensor->row_pitch * gsync_dtype_size(tensor->dtype);
-            make_one_nan(at, tensor->dtype, tensor->columns);
-        }
+    }
+    if (by.factor != 1.0 || (tensor->dtype == GSYNC_FLOAT64 && source_dtype != GSYNC_FLOAT64)) {
+        make_rows_one_nan(tensor); /* to turn one type into another is to compute */
     }
     free(decoded);
 }
@@ -136,6 +141,13 @@ static void decode_undoes_narrow_wires_as_the_codecs_do(void **state) {
         expect_random(*state, singles[d], GSYNC_FLOAT16, 0x1p-100f);
         expect_random(*state, singles[d], GSYNC_BFLOAT16, 1.0f);
     }
+}
+
+/* What NCCL added up may hold any NaN. */
+static void decode_widens_floats_to_doubles(void **state) {
+    expect_random(*state, GSYNC_FLOAT64, GSYNC_FLOAT32, 0);
+    expect_random(*state, GSYNC_FLOAT64, GSYNC_FLOAT16, 0x1p9f);
+    expect_random(*state, GSYNC_FLOAT64, GSYNC_BFLOAT16, 1.0f);
 }
 
 static void a_result_that_goes_nowhere_is_still_looked_at(void **state) {
@@ -297,6 +309,7 @@ int main(void) {
         TEST(decode_divides_scales_and_scatters_as_the_host_does),
         TEST(decode_narrows_what_was_added_up_in_float32),
         TEST(decode_undoes_narrow_wires_as_the_codecs_do),
+        TEST(decode_widens_floats_to_doubles),
         TEST(a_result_that_goes_nowhere_is_still_looked_at),
         TEST(a_result_of_what_nobody_used_is_looked_at_and_not_written),
         TEST(squares_add_up_to_the_same_bits_however_a_bucket_is_cut),

@@ -52,12 +52,15 @@ static void note_nonfinite(gsync_dtype dtype, const void *elements, size_t count
 static gs_findings encode_on_host(const bucket *of, gsync_dtype wire, float scale, double factor, unsigned char *to) {
     gs_findings found = {0};
     float *const wide = calloc(of->count + 1, sizeof *wide);
-    if (of->dtype != GSYNC_FLOAT64) {
+    if (wire != GSYNC_FLOAT64) {
         gather_on_host(of, GSYNC_FLOAT32, factor, (unsigned char *)wide);
     }
     if (scale == 0) {
         gather_on_host(of, wire, factor, to);
-        note_wide(wide, of->dtype == GSYNC_FLOAT64 ? 0 : of->count, &found);
+        if (of->dtype == GSYNC_FLOAT64 && wire != GSYNC_FLOAT64) {
+            make_one_nan(to, wire, of->count); /* to turn one type into another is to compute */
+        }
+        note_wide(wide, of->count, &found);
         note_nonfinite(wire, to, of->count, &found);
     } else {
         const gs_codec *codec = wire == GSYNC_FLOAT16 ? &gs_codec_float16 : &gs_codec_bfloat16;
@@ -179,6 +182,15 @@ static void encode_gives_the_bytes_and_findings_of_the_codecs_on_narrow_wires(vo
     }
 }
 
+static void encode_turns_doubles_to_floats_first(void **state) {
+    static const gsync_dtype wires[] = {GSYNC_FLOAT32, GSYNC_FLOAT16, GSYNC_BFLOAT16};
+    for (size_t w = 0; w < 3; w++) {
+        const float scale = wires[w] == GSYNC_FLOAT32 ? 0 : (wires[w] == GSYNC_FLOAT16 ? 0x1p9f : 1.0f);
+        expect_random(*state, GSYNC_FLOAT64, wires[w], scale, 1.0, false);
+        expect_random(*state, GSYNC_FLOAT64, wires[w], scale, 1.0 / 3, true);
+    }
+}
+
 static void every_half_survives_the_way_to_float32(void **state) {
     const gpu *const on = *state;
     enum { HALVES = 0x10000 };
@@ -296,7 +308,7 @@ static void a_bucket_is_one_launch_and_an_empty_one_none(void **state) {
 static void types_that_no_kernel_converts_are_refused(void **state) {
     const gpu *const on = *state;
     static const gsync_dtype pairs[][2] = {
-        {GSYNC_FLOAT64, GSYNC_FLOAT32}, {GSYNC_FLOAT16, GSYNC_FLOAT64}, {GSYNC_INT32, GSYNC_INT32}};
+        {GSYNC_FLOAT32, GSYNC_FLOAT64}, {GSYNC_FLOAT16, GSYNC_FLOAT64}, {GSYNC_INT32, GSYNC_INT32}};
     for (size_t i = 0; i < 3; i++) {
         const gs_cuda_pass pass = {.dtype = pairs[i][0], .wire = pairs[i][1], .count = 1};
         assert_int_equal(gs_cuda_encode(on->cuda, &pass, NULL, on->stream), GSYNC_ERR_UNSUPPORTED);
@@ -314,6 +326,7 @@ int main(void) {
         TEST(encode_brings_of_each_gradient_what_counts),
         TEST(encode_widens_halves),
         TEST(encode_gives_the_bytes_and_findings_of_the_codecs_on_narrow_wires),
+        TEST(encode_turns_doubles_to_floats_first),
         TEST(every_half_survives_the_way_to_float32),
         TEST(a_term_that_brings_nothing_is_zero_and_one_without_data_what_was_accumulated),
         TEST(a_bucket_without_terms_is_zero),
