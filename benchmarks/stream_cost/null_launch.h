@@ -2,7 +2,7 @@
 #ifndef NULL_LAUNCH_H
 #define NULL_LAUNCH_H
 
-/* In place of src/device/cuda_launch.cuh: a launch does nothing, at once. */
+/* In place of src/device/cuda_launch.cuh and cuda_phases.cuh: a launch does nothing, at once. */
 
 #include "device/cuda_tiles.cuh"
 
@@ -15,6 +15,14 @@ int launch(const char *, const typename Pass::Arguments &, const gs_cuda_term *,
 
 template <class Pass>
 int launch_blocks(const char *, const typename Pass::Arguments &, const gs_cuda_term *, unsigned, void *) {
+    return 0;
+}
+
+template <class Pass> int launch_phases(const char *, const typename Pass::Arguments &, unsigned, void *) {
+    return 0;
+}
+
+template <class Pass> int load_phases() {
     return 0;
 }
 
