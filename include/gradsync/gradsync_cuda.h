@@ -44,10 +44,10 @@ extern "C" {
 GSYNC_API gsync_status gsync_comm_from_nccl(gsync_comm **comm, ncclComm_t nccl, const gsync_comm_options *options);
 
 /*
- * What a GPU does not do, gsync_reducer_commit refuses with GSYNC_ERR_UNSUPPORTED, by name: the wire TOPK, error
- * feedback and is_auto. Gradients of one reducer are all on one device, the current one, or
- * GSYNC_ERR_ARGUMENT names those that are not; gsync_options.memory says where gradients without an address live.
- * gsync_ready means here that the host has synchronised with whoever wrote the gradient.
+ * What a GPU does not do, gsync_reducer_commit refuses with GSYNC_ERR_UNSUPPORTED, by name: the wire TOPK and error
+ * feedback. Gradients of one reducer are all on one device, the current one, or GSYNC_ERR_ARGUMENT names those that are
+ * not; gsync_options.memory says where gradients without an address live. gsync_ready means here that the host has
+ * synchronised with whoever wrote the gradient.
  *
  * Ranks that disagree, or forget a gradient with is_strict, are noticed when buckets are reduced already: after
  * GSYNC_ERR_INCOMPLETE and GSYNC_ERR_MISMATCH gradients hold numbers of no use. docs/streams_and_threads.md has the
@@ -64,6 +64,10 @@ GSYNC_API gsync_status gsync_comm_from_nccl(gsync_comm **comm, ncclComm_t nccl, 
  * replica_check_interval: results are hashed on the device, before a consumer may write gradients again. The ranks
  * compare the hashes in gsync_finish; after gsync_finish_on in the next gsync_begin, which waits for that step and for
  * the other ranks, and may return GSYNC_ERR_MISMATCH. The one after it begins as ever.
+ *
+ * gsync_wire_options.is_auto: buckets are timed on the device. After a step on trial that gsync_finish_on has ended
+ * the next gsync_begin waits for it, and after the last of the six for the other ranks, since all choose by the same
+ * times.
  */
 
 /**

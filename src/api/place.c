@@ -162,12 +162,12 @@ static gsync_status check_host_sums(const gsync_reducer *reducer) {
 static gsync_status check_wires(const gsync_reducer *reducer) {
     for (uint32_t i = 0; i < reducer->gradient_count; i++) {
         const gs_wire_rule *rule = &reducer->pipeline.wires[reducer->shapes[i].wire];
-        if (rule->wire == GSYNC_WIRE_TOPK || rule->has_feedback || rule->is_auto) {
+        if (rule->wire == GSYNC_WIRE_TOPK || rule->has_feedback) {
             return gs_fail(GSYNC_ERR_UNSUPPORTED,
                            "gradient '%s' is on a GPU: %s%s is for gradients on the host: use another wire than TOPK, "
-                           "without feedback and is_auto",
+                           "without feedback",
                            name_of(reducer, i), gs_wire_name(rule->wire),
-                           rule->has_feedback ? " with error feedback" : (rule->is_auto ? " with is_auto" : ""));
+                           rule->has_feedback ? " with error feedback" : "");
         }
     }
     return GSYNC_OK;

@@ -47,6 +47,7 @@ struct gsync_reducer {
     uint32_t *order;      /* 2 x gradient_count: the planned order, and room for an observed one */
     bool observes_order;  /* no order has been agreed yet */
     bool owes_order;      /* gsync_finish_on has ended the step of which the ranks still have to agree on the order */
+    bool owes_times;      /* and read how long its buckets took */
     bool owes_replicas;   /* and which they still have to compare */
     bool has_consumer;    /* in gsync_finish_on */
     bool has_waited;      /* the host, for the last step's results on a GPU */

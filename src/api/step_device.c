@@ -27,11 +27,24 @@ gsync_status gs_step_device_check_replicas(gsync_reducer *reducer) {
     return gs_pipeline_check_replicas(&reducer->pipeline, digests, idle, engine);
 }
 
+/* *owes_choice: now the ranks have to make one. */
+static gsync_status read_times(gsync_reducer *reducer, bool *owes_choice) {
+    gs_engine *engine = &reducer->comm->engine;
+    *owes_choice = reducer->owes_times && gs_choice_is_due(&reducer->pipeline);
+    if (!reducer->owes_times) {
+        return GSYNC_OK;
+    }
+    reducer->owes_times = false;
+    return reducer->stream_ops->times(reducer->stream, gs_engine_idle_function(engine), engine);
+}
+
 /* One after the other, since all of it goes over the lane; and the order last, because it changes the plan. */
 gsync_status gs_step_device_catch_up(gsync_reducer *reducer) {
     const bool owes_order = reducer->owes_order;
+    bool owes_choice;
     reducer->owes_order = false;
-    if (owes_order) {
+    GS_TRY(read_times(reducer, &owes_choice));
+    if (owes_order || owes_choice) {
         GS_TRY(run_epilogue(reducer, GSYNC_OK, false));
     }
     if (reducer->owes_replicas) {
@@ -146,6 +159,7 @@ static gsync_status leave(gsync_reducer *reducer) {
     const gsync_status own = ops->leave(reducer->stream);
     gs_engine *engine = &reducer->comm->engine;
     reducer->owes_order = own == GSYNC_OK && pipeline->step.wants_order;
+    reducer->owes_times = own == GSYNC_OK && gs_choice_has_trials(pipeline);
     gs_engine_lock(engine);
     pipeline->terms.looks = false;
     gs_pipeline_leave(pipeline, ops->launched(reducer->stream), own);

@@ -168,16 +168,33 @@ void gs_cuda_stream_free(gs_cuda *cuda, void *stream) {
     }
 }
 
-gsync_status gs_cuda_event_new(gs_cuda *cuda, void **event) {
+static gsync_status new_event(gs_cuda *cuda, unsigned flags, void **event) {
     cudaEvent_t made = NULL;
     int before;
     GS_TRY(enter(cuda, &before));
-    const gsync_status status = check(cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "making an event");
+    const gsync_status status = check(cudaEventCreateWithFlags(&made, flags), "making an event");
     leave(before);
     if (status == GSYNC_OK) {
         *event = made;
     }
     return status;
+}
+
+gsync_status gs_cuda_event_new(gs_cuda *cuda, void **event) {
+    return new_event(cuda, cudaEventDisableTiming, event);
+}
+
+gsync_status gs_cuda_timer_new(gs_cuda *cuda, void **event) {
+    return new_event(cuda, cudaEventDefault, event);
+}
+
+gsync_status gs_cuda_elapsed(gs_cuda *cuda, void *from, void *to, uint64_t *ns) {
+    const double ns_per_ms = 1e6;
+    float ms = 0;
+    (void)cuda;
+    GS_TRY(check(cudaEventElapsedTime(&ms, from, to), "reading the time between two events"));
+    *ns = ms > 0 ? (uint64_t)((double)ms * ns_per_ms) : 0;
+    return GSYNC_OK;
 }
 
 void gs_cuda_event_free(gs_cuda *cuda, void *event) {

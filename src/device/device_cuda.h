@@ -42,11 +42,14 @@ const char *gs_cuda_bus_id(const gs_cuda *cuda);
 gsync_status gs_cuda_stream_new(gs_cuda *cuda, bool has_high_priority, void **stream); /* non-blocking */
 void gs_cuda_stream_free(gs_cuda *cuda, void *stream);
 gsync_status gs_cuda_event_new(gs_cuda *cuda, void **event); /* without timing */
+gsync_status gs_cuda_timer_new(gs_cuda *cuda, void **event); /* an event with timing */
 void gs_cuda_event_free(gs_cuda *cuda, void *event);
 gsync_status gs_cuda_record(gs_cuda *cuda, void *event, void *stream);
 gsync_status gs_cuda_wait(gs_cuda *cuda, void *stream, void *event);
 /* Never waits. */
 gsync_status gs_cuda_is_done(gs_cuda *cuda, void *event, bool *is_done);
+/* Between what two timers were recorded behind, which is done. */
+gsync_status gs_cuda_elapsed(gs_cuda *cuda, void *from, void *to, uint64_t *ns);
 /* The handle that stands for another stream in every thread. */
 bool gs_cuda_is_each_threads(const void *stream);
 gsync_status gs_cuda_is_capturing(gs_cuda *cuda, void *stream, bool *is_capturing);

@@ -339,7 +339,7 @@ static gsync_status move(gs_pipeline *pipeline, bool *is_done, bool *did_work) {
 static void complete_bucket(gs_pipeline *pipeline) {
     pipeline->outcome = *gs_lane_last_outcome(pipeline->lane);
     gs_findings_note(pipeline, pipeline->bucket, &pipeline->outcome.findings);
-    gs_choice_note_end(pipeline, pipeline->bucket);
+    gs_choice_note(pipeline, pipeline->bucket, gs_choice_since_launch(pipeline));
     GS_LOG(&pipeline->group->logger, GSYNC_LOG_TRACE, "rank %d bucket %zu: reduced", pipeline->group->rank,
            pipeline->bucket);
     pipeline->bucket++;

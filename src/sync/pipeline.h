@@ -228,7 +228,12 @@ void gs_findings_take(gs_pipeline *pipeline);
 void gs_choice_start(gs_pipeline *pipeline, uint64_t steps_before);
 bool gs_choice_is_native(const gs_pipeline *pipeline, size_t bucket);
 void gs_choice_note_launch(gs_pipeline *pipeline);
-void gs_choice_note_end(gs_pipeline *pipeline, size_t bucket);
+uint64_t gs_choice_since_launch(const gs_pipeline *pipeline);
+/* In this step, of a bucket, or of any. */
+bool gs_choice_is_on_trial(const gs_pipeline *pipeline, size_t bucket);
+bool gs_choice_has_trials(const gs_pipeline *pipeline);
+/* How long it took in this step. */
+void gs_choice_note(gs_pipeline *pipeline, size_t bucket, uint64_t took_ns);
 bool gs_choice_is_due(const gs_pipeline *pipeline);
 gsync_status gs_choice_post(gs_pipeline *pipeline);
 /* Returns whether that was the last piece. */

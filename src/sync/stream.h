@@ -86,6 +86,9 @@ typedef struct gs_stream_ops {
     gsync_status (*save)(gs_stream *stream, void *to, double *divisor);
     gsync_status (*load)(gs_stream *stream, const void *from, double divisor);
 
+    /* is_auto: how long buckets took in the step that has ended last, to wire_choice.c; waits for it. */
+    gsync_status (*times)(gs_stream *stream, gs_idle_function idle, void *argument);
+
     /* The end of a micro-batch that only accumulates. */
     void (*accumulate)(gs_stream *stream, double factor);
     gsync_status (*wait_for_sums)(gs_stream *stream, gs_idle_function idle, void *argument);

@@ -26,6 +26,8 @@ typedef struct gs_stream_producer {
 typedef struct gs_stream_bucket {
     gs_stream_producer producers[GS_STREAM_PRODUCERS];
     void *done;  /* event: results are where they belong */
+    void *began; /* is_auto: timers around what the bucket is queued for; NULL: there are none */
+    void *ended;
     size_t at;   /* bytes into buffers, parts and sums */
     void *place; /* where its gradients lie one behind the other; NULL: nowhere */
 } gs_stream_bucket;
@@ -269,6 +271,15 @@ void gs_stream_note_mark(gs_stream *stream, pthread_mutex_t *launch_lock, uint32
 gsync_status gs_stream_compare_marks(gs_stream *stream, gs_idle_function idle, void *argument, const uint64_t **marked,
                                      const uint64_t **now);
 gsync_status gs_stream_digests(gs_stream *stream, gs_idle_function idle, void *argument, const uint64_t **digests);
+
+/* stream_times.c */
+gsync_status gs_stream_make_timers(gs_stream *stream, const gs_stream_wish *wish);
+void gs_stream_free_timers(gs_stream *stream);
+gsync_status gs_stream_note_began(gs_stream *stream, size_t bucket);
+gsync_status gs_stream_note_ended(gs_stream *stream, size_t bucket);
+/* Of the last step, which is over, or which is waited for. */
+gsync_status gs_stream_read_times(gs_stream *stream);
+gsync_status gs_stream_wait_for_times(gs_stream *stream, gs_idle_function idle, void *argument);
 
 /* stream_watch.c */
 void gs_stream_init_watch(gs_stream *stream);

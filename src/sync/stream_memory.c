@@ -185,7 +185,7 @@ static gsync_status make_bucket_events(gs_stream *stream, gs_stream_bucket *buck
     return gs_cuda_event_new(stream->cuda, &bucket->done);
 }
 
-static gsync_status make_events(gs_stream *stream) {
+static gsync_status make_events(gs_stream *stream, const gs_stream_wish *wish) {
     GS_TRY(gs_cuda_stream_new(stream->cuda, !stream->has_normal_priority, &stream->queue));
     GS_TRY(gs_cuda_event_new(stream->cuda, &stream->followed));
     for (int i = 0; i < 2; i++) {
@@ -198,7 +198,7 @@ static gsync_status make_events(gs_stream *stream) {
     for (size_t b = 0; b < stream->capacity; b++) {
         GS_TRY(make_bucket_events(stream, &stream->buckets[b]));
     }
-    return GSYNC_OK;
+    return gs_stream_make_timers(stream, wish);
 }
 
 static void free_events(gs_stream *stream) {
@@ -215,6 +215,7 @@ static void free_events(gs_stream *stream) {
         gs_cuda_event_free(stream->cuda, stream->uploaded[i]);
     }
     gs_cuda_event_free(stream->cuda, stream->followed);
+    gs_stream_free_timers(stream);
 }
 
 /* ---- life ---- */
@@ -223,7 +224,7 @@ static gsync_status allocate(gs_stream *stream, const gs_stream_wish *wish) {
     GS_TRY(gs_cuda_open(&stream->cuda));
     GS_TRY(allocate_memory(stream, wish));
     GS_TRY(gs_memory_new(&stream->known_digests, digest_count(stream), sizeof *stream->known_digests, "digests"));
-    GS_TRY(make_events(stream));
+    GS_TRY(make_events(stream, wish));
     return gs_stream_allocate_residuals(stream, wish);
 }
 

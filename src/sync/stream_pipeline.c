@@ -116,6 +116,7 @@ static void note_bytes(gs_stream *stream, const gs_stream_route *way) {
 
 static gsync_status queue_bucket(gs_stream *stream, size_t bucket) {
     const gs_stream_route way = gs_stream_route_of(stream, bucket);
+    GS_TRY(gs_stream_note_began(stream, bucket));
     if (!gs_stream_changes_nothing(stream, &way)) {
         if (way.encodes) {
             GS_TRY(encode(stream, &way));
@@ -126,6 +127,7 @@ static gsync_status queue_bucket(gs_stream *stream, size_t bucket) {
         }
     }
     note_bytes(stream, &way);
+    GS_TRY(gs_stream_note_ended(stream, bucket));
     return way.is_held ? GSYNC_OK : gs_cuda_record(stream->cuda, stream->buckets[bucket].done, stream->queue);
 }
 
@@ -410,6 +412,7 @@ const gs_stream_ops gs_stream_cuda = {
     .note_mark = gs_stream_note_mark,
     .compare_marks = gs_stream_compare_marks,
     .digests = gs_stream_digests,
+    .times = gs_stream_wait_for_times,
     .settle_feedback = settle_feedback,
     .fold = fold,
     .owed_bytes = gs_stream_owed_bytes,

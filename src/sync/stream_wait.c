@@ -180,7 +180,7 @@ gsync_status gs_stream_wait(gs_stream *stream, gs_idle_function idle, void *argu
     }
     gs_stream_take_used(stream, turn);
     *is_refused = gs_stream_is_refused(stream, turn);
-    return GSYNC_OK;
+    return *is_refused ? GSYNC_OK : gs_stream_read_times(stream);
 }
 
 gsync_status gs_stream_wait_for_sums(gs_stream *stream, gs_idle_function idle, void *argument) {

@@ -23,6 +23,23 @@ static int64_t trial_of(const gs_pipeline *pipeline, size_t bucket) {
     return (int64_t)pipeline->step.step - (int64_t)before - 1;
 }
 
+bool gs_choice_is_on_trial(const gs_pipeline *pipeline, size_t bucket) {
+    if (!is_auto(pipeline, bucket)) {
+        return false;
+    }
+    const int64_t trial = trial_of(pipeline, bucket);
+    return trial >= 0 && trial < 2 * TRIALS;
+}
+
+bool gs_choice_has_trials(const gs_pipeline *pipeline) {
+    for (size_t b = 0; pipeline->choices != NULL && b < pipeline->plan->bucket_count; b++) {
+        if (gs_choice_is_on_trial(pipeline, b)) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool gs_choice_is_native(const gs_pipeline *pipeline, size_t bucket) {
     if (!is_auto(pipeline, bucket)) {
         return false;
@@ -42,16 +59,15 @@ void gs_choice_note_launch(gs_pipeline *pipeline) {
     pipeline->bucket_start_ns = pipeline->choices != NULL ? gs_clock_ns() : 0;
 }
 
-void gs_choice_note_end(gs_pipeline *pipeline, size_t bucket) {
-    if (!is_auto(pipeline, bucket)) {
-        return;
-    }
-    const int64_t trial = trial_of(pipeline, bucket);
-    if (trial >= 0 && trial < 2 * TRIALS) {
-        const uint64_t took = gs_clock_ns() - pipeline->bucket_start_ns;
+uint64_t gs_choice_since_launch(const gs_pipeline *pipeline) {
+    return pipeline->choices != NULL ? gs_clock_ns() - pipeline->bucket_start_ns : 0;
+}
+
+void gs_choice_note(gs_pipeline *pipeline, size_t bucket, uint64_t took_ns) {
+    if (gs_choice_is_on_trial(pipeline, bucket)) {
         gs_choice *choice = &pipeline->choices[bucket];
-        uint64_t *shortest = trial % 2 == 0 ? &choice->native_ns : &choice->narrow_ns;
-        *shortest = took < *shortest ? took : *shortest;
+        uint64_t *shortest = trial_of(pipeline, bucket) % 2 == 0 ? &choice->native_ns : &choice->narrow_ns;
+        *shortest = took_ns < *shortest ? took_ns : *shortest;
     }
 }
 

@@ -162,18 +162,15 @@ static void tell_unsupported(crew *c, int rank, gsync_comm *comm) {
     static const struct {
         gsync_wire wire;
         gsync_feedback feedback;
-        int is_auto;
         const char *words;
-    } lacks[] = {{GSYNC_WIRE_TOPK, GSYNC_FEEDBACK_OFF, 0, "TOPK"},
-                 {GSYNC_WIRE_INT8, GSYNC_FEEDBACK_ON, 0, "with error feedback"},
-                 {GSYNC_WIRE_BFLOAT16, GSYNC_FEEDBACK_OFF, 1, "with is_auto"}};
+    } lacks[] = {{GSYNC_WIRE_TOPK, GSYNC_FEEDBACK_OFF, "TOPK"},
+                 {GSYNC_WIRE_INT8, GSYNC_FEEDBACK_ON, "with error feedback"}};
     for (size_t i = 0; i < sizeof lacks / sizeof *lacks; i++) {
         enum { ELEMENTS = 20000 };
         gsync_reducer *reducer = NULL;
         double *memory;
         gsync_wire_options options = GSYNC_WIRE_OPTIONS_INIT;
         options.feedback = lacks[i].feedback;
-        options.is_auto = lacks[i].is_auto;
         OK(cudaMalloc((void **)&memory, ELEMENTS * sizeof *memory));
         CHECK(gsync_reducer_create(&reducer, comm, NULL) == GSYNC_OK);
         CHECK(gsync_reducer_add(reducer, "g", memory, ELEMENTS, GSYNC_FLOAT32) == GSYNC_OK);
