@@ -92,7 +92,8 @@ GSYNC_API gsync_status gsync_ready_on(gsync_reducer *reducer, const void *grad, 
  *
  * When timeout_ms have passed since the call and the ranks have not reduced all, or one of them has failed, a thread of
  * the library ends the step: consumer goes on, with numbers of no use, and the next gsync_begin is
- * GSYNC_ERR_TIMEOUT or what was wrong.
+ * GSYNC_ERR_TIMEOUT or what was wrong. Ranks that share memory name who was late, as in gsync_finish; ranks that share
+ * nothing but NCCL cannot know.
  */
 GSYNC_API gsync_status gsync_finish_on(gsync_reducer *reducer, cudaStream_t consumer, gsync_step_info *info);
 

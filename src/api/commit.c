@@ -328,9 +328,16 @@ static gsync_status commit_first(gsync_reducer *reducer) {
 
 /* On the reducer's own lane: a rank that has gone on with its steps instead is told so there. What steps that no host
  * has waited for still owe speaks of the plan that they had. */
-static gsync_status commit_again(gsync_reducer *reducer) {
+static gsync_status agree_again(gsync_reducer *reducer) {
     GS_TRY(gs_step_device_catch_up(reducer));
-    GS_TRY(gs_commit_compare(reducer, reducer->pipeline.lane, get_ready(reducer)));
+    return gs_commit_compare(reducer, reducer->pipeline.lane, get_ready(reducer));
+}
+
+static gsync_status commit_again(gsync_reducer *reducer) {
+    gs_step_device_rest(reducer, true);
+    const gsync_status status = agree_again(reducer);
+    gs_step_device_rest(reducer, false);
+    GS_TRY(status);
     gs_engine_lock(&reducer->comm->engine);
     gs_reducer_fold(reducer);
     plan_in_reverse(reducer);

@@ -151,10 +151,12 @@ void gs_reducer_list_missing(const gsync_reducer *reducer, char *names, size_t s
 gsync_status gs_step_accumulate(gsync_reducer *reducer);
 
 /* step_device.c: the parts of a step that differ for gradients on a GPU */
-gsync_status gs_step_device_begin(gsync_reducer *reducer);
+gsync_status gs_step_device_begin(gsync_reducer *reducer, gsync_phase phase);
 /* Under the launch lock. Whether somebody has to make progress then: all are launched, and the ranks agree on the
  * order. */
 bool gs_step_device_launch(gsync_reducer *reducer, size_t bucket_count);
+/* Between steps, of which the count may be another one now. commits: again. */
+void gs_step_device_rest(const gsync_reducer *reducer, bool commits);
 /* What the ranks have still to tell each other of a step that no host has waited for. */
 gsync_status gs_step_device_catch_up(gsync_reducer *reducer);
 /* Launches what is left; waits for all of it and for what the ranks tell each other, or lets the consumer wait. */

@@ -154,6 +154,7 @@ static gsync_status load_order(gsync_reducer *reducer, const void *from, const s
     reducer->pipeline.half_scale = header->half_scale;
     gs_reducer_plan_anew(reducer);
     gs_engine_unlock(&reducer->comm->engine);
+    gs_step_device_rest(reducer, false);
     return GSYNC_OK;
 }
 

@@ -35,8 +35,8 @@ static void begin_pipeline(gsync_reducer *reducer) {
     gs_engine_unlock(&reducer->comm->engine);
 }
 
-static gsync_status begin_stream(gsync_reducer *reducer) {
-    return reducer->stream != NULL && reducer->plan.bucket_count != 0 ? gs_step_device_begin(reducer) : GSYNC_OK;
+static gsync_status begin_stream(gsync_reducer *reducer, gsync_phase phase) {
+    return reducer->stream != NULL && reducer->plan.bucket_count != 0 ? gs_step_device_begin(reducer, phase) : GSYNC_OK;
 }
 
 static void open_window(gsync_reducer *reducer) {
@@ -54,7 +54,7 @@ static gsync_status begin(gsync_reducer *reducer, gsync_phase phase, const char 
     if (reducer->window_micro_batches == UINT32_MAX) {
         return gs_fail(GSYNC_ERR_STATE, "gsync_begin: the window has too many micro-batches: close it");
     }
-    GS_TRY(begin_stream(reducer));
+    GS_TRY(begin_stream(reducer, phase));
     if (reducer->gradient_count != 0) {
         gs_ready_ledger_reset(&reducer->ledger, &reducer->plan, reducer->window_micro_batches == 0);
         gs_launch_order_reset(&reducer->launch, reducer->plan.bucket_count);

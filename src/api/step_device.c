@@ -39,7 +39,7 @@ static gsync_status read_times(gsync_reducer *reducer, bool *owes_choice) {
 }
 
 /* One after the other, since all of it goes over the lane; and the order last, because it changes the plan. */
-gsync_status gs_step_device_catch_up(gsync_reducer *reducer) {
+static gsync_status catch_up(gsync_reducer *reducer) {
     const bool owes_order = reducer->owes_order;
     bool owes_choice;
     reducer->owes_order = false;
@@ -53,9 +53,21 @@ gsync_status gs_step_device_catch_up(gsync_reducer *reducer) {
     return owes_order ? gs_reducer_take_order(reducer) : GSYNC_OK;
 }
 
-gsync_status gs_step_device_begin(gsync_reducer *reducer) {
+gsync_status gs_step_device_catch_up(gsync_reducer *reducer) {
+    const gsync_status status = catch_up(reducer);
+    return status == GSYNC_OK ? GSYNC_OK : reducer->stream_ops->explain(reducer->stream, status);
+}
+
+void gs_step_device_rest(const gsync_reducer *reducer, bool commits) {
+    if (reducer->stream != NULL) {
+        reducer->stream_ops->rest(reducer->stream, reducer->step, commits);
+    }
+}
+
+gsync_status gs_step_device_begin(gsync_reducer *reducer, gsync_phase phase) {
+    const uint64_t step = phase == GSYNC_SYNC ? reducer->step + 1 : 0;
     GS_TRY(gs_step_device_catch_up(reducer));
-    return reducer->stream_ops->begin(reducer->stream, reducer->window_micro_batches == 0);
+    return reducer->stream_ops->begin(reducer->stream, reducer->window_micro_batches == 0, step);
 }
 
 /* ---- late writes ---- */

@@ -193,6 +193,16 @@ bool gs_lane_is_broken(const gs_lane *lane);
  * after it had done all that is expected of it. */
 gsync_status gs_lane_look(const gs_lane *lane, bool *has_left);
 
+/* What a rank says of itself, at any time, for whoever waits for it in vain and wants to know why. Costs one store. */
+enum { GS_LANE_WORDS = 2 };
+typedef struct gs_lane_account {
+    uint64_t words[GS_LANE_WORDS]; /* 0: it has said nothing yet */
+    bool has_left;                 /* words are its last ones */
+} gs_lane_account;
+void gs_lane_tell(gs_lane *lane, int word, uint64_t value);
+/* False: the rank is on another host, and cannot be heard here. */
+bool gs_lane_hear(const gs_lane *lane, int rank, gs_lane_account *account);
+
 /* Breaks the lane for all ranks of the host with what this rank's operation ended with. */
 void gs_lane_give_up(gs_lane *lane, gsync_status status, const char *reason);
 

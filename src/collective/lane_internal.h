@@ -37,6 +37,8 @@ typedef struct gs_lane_flags {
     /* Apart from those above, at which peers look all the time. */
     _Alignas(128) _Atomic uint32_t is_busy; /* it is touching memory of other ranks */
     _Atomic uint32_t is_closed;             /* it has left for good */
+    /* Apart once more: nobody waits for these. */
+    _Alignas(128) _Atomic uint64_t words[GS_LANE_WORDS];
 } gs_lane_flags;
 
 typedef struct gs_lane_shared {

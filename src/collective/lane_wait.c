@@ -153,6 +153,24 @@ gsync_status gs_lane_look(const gs_lane *lane, bool *has_left) {
     return status;
 }
 
+void gs_lane_tell(gs_lane *lane, int word, uint64_t value) {
+    atomic_store_explicit(&gs_lane_own_flags(lane)->words[word], value, memory_order_relaxed);
+}
+
+bool gs_lane_hear(const gs_lane *lane, int rank, gs_lane_account *account) {
+    const gs_group *group = lane->group;
+    const int local_rank = group->seat_of_rank[rank] - group->host_first_seat[group->host];
+    if (local_rank < 0 || local_rank >= group->local_count) {
+        return false;
+    }
+    const gs_lane_flags *flags = &lane->shared->flags[local_rank];
+    account->has_left = atomic_load(&flags->is_closed) != 0; /* first, so that its last words are seen */
+    for (int i = 0; i < GS_LANE_WORDS; i++) {
+        account->words[i] = atomic_load_explicit(&flags->words[i], memory_order_relaxed);
+    }
+    return true;
+}
+
 gsync_status gs_lane_enter(gs_lane *lane) {
     /* Sequentially consistent against gs_lane_retract: either it sees us busy, or we see why we must not go on. */
     atomic_store(&lane->shared->flags[lane->group->local_rank].is_busy, 1);

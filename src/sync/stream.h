@@ -54,8 +54,12 @@ typedef struct gs_stream_ops {
     /* Addresses have changed. */
     void (*moved)(gs_stream *stream);
 
-    /* After gs_pipeline_begin. Reports what went wrong in earlier steps that no host has waited for. */
-    gsync_status (*begin)(gs_stream *stream, bool starts_window);
+    /* After so many steps, before another. commits: again. For the others, should they wait in vain. */
+    void (*rest)(gs_stream *stream, uint64_t steps, bool commits);
+
+    /* Before gs_pipeline_begin. Reports what went wrong in earlier steps that no host has waited for. step: that the
+     * micro-batch ends; 0: none. */
+    gsync_status (*begin)(gs_stream *stream, bool starts_window, uint64_t step);
     void (*launch)(gs_stream *stream, size_t bucket_count);
     /* This rank has forgotten a gradient. It takes part all the same, since the others may have launched. */
     void (*refuse)(gs_stream *stream, uint32_t gradient_index);
@@ -101,6 +105,9 @@ typedef struct gs_stream_ops {
     /* that stream waits for what was launched; and no host does: the step's outcome as far as it is known. */
     void (*let_follow)(gs_stream *stream, void *other);
     gsync_status (*leave)(gs_stream *stream);
+
+    /* What the ranks tell each other has failed: adds to its words who is late, if that is known. */
+    gsync_status (*explain)(const gs_stream *stream, gsync_status status);
 } gs_stream_ops;
 
 /* Defined in builds with CUDA. */

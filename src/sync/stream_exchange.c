@@ -125,6 +125,7 @@ gsync_status gs_stream_exchange_shares(gs_stream *stream) {
     gs_stream_turn *turn = stream->turn;
     *turn->own = own_share(stream);
     turn->step = stream->pipeline->step.step;
+    turn->plan = stream->pipeline->plan->digest;
     stream->known_divisor = gs_stream_known_divisor(stream);
     if (stream->world_size == 1) {
         turn->shares[0] = *turn->own;

@@ -57,6 +57,7 @@ typedef struct gs_stream_turn {
     bool is_busy;   /* the device may still use it */
     bool is_open;   /* nobody has looked at what it brought */
     uint64_t step;
+    uint64_t plan; /* its digest */
     gs_cuda_share *own;
     gs_cuda_share *shares; /* of all ranks */
     double *divisor;
@@ -74,11 +75,50 @@ typedef struct gs_stream_turn {
     uint8_t *written;  /* error feedback: of every gradient, in the order of the plan, GS_CUDA_WROTE_* */
 } gs_stream_turn;
 
+/* How far a rank has come. */
+typedef enum gs_stream_phase {
+    GS_STREAM_BETWEEN,      /* it has ended the step, or has begun none */
+    GS_STREAM_LAUNCHING,    /* so many buckets of the step are launched */
+    GS_STREAM_LAUNCHED,     /* all are */
+    GS_STREAM_ACCUMULATING, /* it has ended the step, and begun a micro-batch that ends none */
+    GS_STREAM_COMMITTING    /* it has ended the step, and commits again */
+} gs_stream_phase;
+
+typedef struct gs_stream_position {
+    int phase; /* gs_stream_phase */
+    size_t bucket;
+    uint64_t step;
+} gs_stream_position;
+
+typedef struct gs_stream_laggard {
+    int rank;
+    bool has_left;
+    gs_stream_position position;
+} gs_stream_laggard;
+
+enum { GS_STREAM_LAGGARDS = 2 };
+typedef struct gs_stream_laggards {
+    uint32_t count;
+    gs_stream_laggard first[GS_STREAM_LAGGARDS];
+} gs_stream_laggards;
+
+/* Why a step does not end, as far as it is known here. */
+typedef struct gs_stream_delay {
+    uint64_t step;            /* 0: none, only what this rank's device has to do */
+    uint64_t plan;            /* its digest */
+    gs_stream_laggards late;  /* ranks that have not launched all of it */
+    gs_stream_laggards stuck; /* ranks whose gradients are not final, and the first bucket that waits for them */
+    int unheard;              /* ranks of which nothing is known */
+    bool has_lost;            /* some that is late has left */
+} gs_stream_delay;
+
 /* A step that no host waits for. */
 typedef struct gs_stream_watched {
     void *event; /* NULL: none */
-    uint64_t deadline_ns;
+    uint64_t begin_ns;
     uint64_t step;
+    uint64_t plan;
+    size_t launched;
 } gs_stream_watched;
 
 /* Who looks after them: stream_watch.c. */
@@ -89,8 +129,11 @@ typedef struct gs_stream_watch {
     pthread_cond_t changed;
     bool is_stopping;                         /* under gate, as are the */
     gs_stream_watched steps[GS_STREAM_TURNS]; /* by turn */
+    const gs_stream_watched *last;            /* no micro-batch has begun since; NULL: one has */
     gsync_status status;                      /* written once, and then */
     char text[GS_FAIL_TEXT_MAX];
+    bool has_delay; /* which says it better than the text */
+    gs_stream_delay delay;
     _Atomic int has_failed;
 } gs_stream_watch;
 
@@ -224,6 +267,8 @@ gsync_status gs_stream_load(gs_stream *stream, const void *from, double divisor)
 /* stream_producers.c */
 gsync_status gs_stream_wait_producers(gs_stream *stream, size_t bucket);
 void gs_stream_forget_producers(gs_stream *stream);
+/* The first of the launched buckets that a producer keeps waiting. */
+bool gs_stream_find_busy_producer(const gs_stream *stream, size_t launched, size_t *bucket);
 /* Is it waited for on its own? */
 bool gs_stream_has_producer(const gs_stream *stream, size_t bucket, void *producer);
 /* Lets the library's stream wait for all that the producers of this micro-batch have queued since. */
@@ -289,6 +334,26 @@ void gs_stream_watch_turn(gs_stream *stream, const gs_stream_turn *turn);
 void gs_stream_forget_turn(gs_stream *stream, const gs_stream_turn *turn);
 /* What was found wrong with such a step. */
 gsync_status gs_stream_watch_status(const gs_stream *stream);
+
+/* stream_delay.c */
+/* For the others, should they wait in vain; each is one store. bucket_count: are launched of the step. */
+void gs_stream_tell_launched(const gs_stream *stream, uint64_t step, size_t bucket_count);
+void gs_stream_tell_phase(const gs_stream *stream, gs_stream_phase phase, uint64_t step);
+void gs_stream_tell_accumulation(const gs_stream *stream);
+/* This rank has waited for long: which of its producers are still at work? step 0: what is waited for belongs to none.
+ */
+void gs_stream_tell_producers(const gs_stream *stream, uint64_t step, size_t launched);
+void gs_stream_tell_wait(const gs_stream *stream);
+gs_stream_delay gs_stream_find_delay(const gs_stream *stream, uint64_t step, uint64_t plan);
+/* The failure that a delay means, in words: GSYNC_ERR_TIMEOUT, or GSYNC_ERR_PEER_LOST if it cannot end. Reads the plan,
+ * so not for the watch. */
+gsync_status gs_stream_fail_delay(const gs_stream *stream, const gs_stream_delay *delay, const char *after);
+/* The same for what this rank waits for now; */
+gsync_status gs_stream_fail_late(const gs_stream *stream);
+/* only if it cannot end; */
+gsync_status gs_stream_check_lost(const gs_stream *stream);
+/* and in addition to what has failed, if ranks are late. */
+gsync_status gs_stream_explain(const gs_stream *stream, gsync_status status);
 
 /* stream_wait.c */
 /* Until the event is done, the ranks give up, or the deadline passes: what fails has failed the stream. */

@@ -165,7 +165,15 @@ static void keep(gs_stream *stream, gsync_status status) {
     }
 }
 
-static gsync_status begin(gs_stream *stream, bool starts_window) {
+static void tell_begin(const gs_stream *stream, uint64_t step) {
+    if (step != 0) {
+        gs_stream_tell_launched(stream, step, 0);
+    } else {
+        gs_stream_tell_accumulation(stream);
+    }
+}
+
+static gsync_status begin(gs_stream *stream, bool starts_window, uint64_t step) {
     stream->launched = 0;
     stream->is_opened = false;
     stream->has_found = false;
@@ -176,6 +184,7 @@ static gsync_status begin(gs_stream *stream, bool starts_window) {
     GS_TRY(gs_stream_review(stream));
     GS_TRY(take_turn(stream));
     keep(stream, gs_stream_upload(stream));
+    tell_begin(stream, step);
     return gs_stream_status(stream);
 }
 
@@ -191,12 +200,14 @@ static gsync_status launch_one(gs_stream *stream) {
     }
     GS_TRY(queue_bucket(stream, stream->launched));
     stream->launched++;
+    gs_stream_tell_launched(stream, stream->pipeline->step.step, stream->launched);
     return GSYNC_OK;
 }
 
 static void launch(gs_stream *stream, size_t bucket_count) {
     for (size_t i = 0; i < bucket_count && stream->status == GSYNC_OK; i++) {
-        keep(stream, launch_one(stream));
+        const gsync_status status = launch_one(stream);
+        keep(stream, status == GSYNC_ERR_TIMEOUT ? gs_stream_explain(stream, status) : status);
     }
 }
 
@@ -270,6 +281,7 @@ static void let_follow(gs_stream *stream, void *other) {
 /* Judged when its memory on the host is looked at: gs_stream_review. */
 static gsync_status leave(gs_stream *stream) {
     if (stream->turn->is_open) {
+        gs_stream_tell_phase(stream, GS_STREAM_BETWEEN, stream->turn->step);
         gs_stream_watch_turn(stream, stream->turn);
     }
     const double divisor = stream->known_divisor;
@@ -384,6 +396,10 @@ static unsigned char *views_of(const gs_stream *stream) {
     return stream->views;
 }
 
+static void rest(gs_stream *stream, uint64_t steps, bool commits) {
+    gs_stream_tell_phase(stream, commits ? GS_STREAM_COMMITTING : GS_STREAM_BETWEEN, steps);
+}
+
 static void moved(gs_stream *stream) {
     stream->has_moved = true;
 }
@@ -402,6 +418,7 @@ const gs_stream_ops gs_stream_cuda = {
     .views = views_of,
     .lay_out = gs_stream_lay_out,
     .moved = moved,
+    .rest = rest,
     .begin = begin,
     .launch = launch,
     .refuse = refuse,
@@ -424,4 +441,5 @@ const gs_stream_ops gs_stream_cuda = {
     .follow = follow,
     .let_follow = let_follow,
     .leave = leave,
+    .explain = gs_stream_explain,
 };

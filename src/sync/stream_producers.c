@@ -26,6 +26,24 @@ static gs_stream_producer *find_producer(gs_stream_bucket *bucket, void *produce
     return NULL;
 }
 
+static bool is_at_work(const gs_stream *stream, const gs_stream_producer *at) {
+    bool is_done = true;
+    return atomic_load_explicit(&at->key, memory_order_acquire) != 0 &&
+           gs_cuda_is_done(stream->cuda, at->event, &is_done) == GSYNC_OK && !is_done;
+}
+
+bool gs_stream_find_busy_producer(const gs_stream *stream, size_t launched, size_t *bucket) {
+    for (size_t b = 0; b < launched; b++) {
+        for (int i = 0; i < GS_STREAM_PRODUCERS; i++) {
+            if (is_at_work(stream, &stream->buckets[b].producers[i])) {
+                *bucket = b;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
 bool gs_stream_has_producer(const gs_stream *stream, size_t bucket, void *producer) {
     for (int i = 0; i < GS_STREAM_PRODUCERS; i++) {
         if (atomic_load_explicit(&stream->buckets[bucket].producers[i].key, memory_order_acquire) == key_of(producer)) {

@@ -2,7 +2,6 @@
 #include "base/clock.h"
 #include "sync/stream_internal.h"
 
-#include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
 
@@ -13,6 +12,9 @@
 
 /* A rank may leave when its own part of a step is over, and what it sent is still on its way. */
 static const uint64_t GRACE_NS = 1000000000;
+
+/* A rank that has waited for half of its timeout looks so often at what its device waits for. */
+static const uint64_t TELL_NS = 100000000;
 
 /* How long a reducer's memory is kept for what may still use it. */
 static const uint64_t DRAIN_NS = 1000000000;
@@ -28,27 +30,28 @@ typedef struct device_look {
     gs_idle_function idle;
     void *argument;
     uint64_t deadline_ns;
+    uint64_t tell_ns; /* from when on the others are told what keeps this rank's device waiting */
     uint64_t left_ns; /* when another rank was first seen to have left */
     gsync_status status;
     bool is_done;
 } device_look;
 
-static gsync_status check_deadline(const device_look *at, uint64_t now) {
-    const gs_stream *stream = at->stream;
-    if (now < at->deadline_ns) {
-        return GSYNC_OK;
+static gsync_status check_deadline(device_look *at, uint64_t now) {
+    if (now >= at->tell_ns) {
+        gs_stream_tell_wait(at->stream);
+        at->tell_ns = now + TELL_NS;
     }
-    return gs_fail(GSYNC_ERR_TIMEOUT,
-                   "step %" PRIu64 ": rank %d waits for %zu buckets on its device, of which the ranks have not reduced "
-                   "all within %u ms: look for a rank that hangs or has stopped, or raise timeout_ms",
-                   stream->pipeline->step.step, stream->rank, stream->launched, stream->pipeline->group->timeout_ms);
+    return now < at->deadline_ns ? GSYNC_OK : gs_stream_fail_late(at->stream);
 }
 
 /* Where this rank itself has waited in vain for another's order, and told the others so, that is what it says. */
 static gsync_status first_status(const gs_stream *stream, gsync_status status) {
     bool is_open;
-    GS_TRY(gs_pipeline_early_status(stream->pipeline, &is_open));
-    return is_open ? GSYNC_OK : status; /* it ends soon, and the deadline holds */
+    const gsync_status early = gs_pipeline_early_status(stream->pipeline, &is_open);
+    if (early != GSYNC_OK) {
+        return gs_stream_explain(stream, early);
+    }
+    return is_open ? GSYNC_OK : gs_stream_explain(stream, status); /* it ends soon, and the deadline holds */
 }
 
 static gsync_status check_ranks(device_look *at, uint64_t now) {
@@ -62,7 +65,10 @@ static gsync_status check_ranks(device_look *at, uint64_t now) {
         return status == GSYNC_OK ? GSYNC_OK : first_status(at->stream, status);
     }
     at->left_ns = at->left_ns == 0 ? now : at->left_ns;
-    return now - at->left_ns > GRACE_NS ? status : GSYNC_OK;
+    if (now - at->left_ns > GRACE_NS) {
+        return status;
+    }
+    return gs_stream_check_lost(at->stream);
 }
 
 gsync_status gs_stream_check_abort(const gs_stream *stream) {
@@ -111,11 +117,14 @@ static void count_reduced(gs_stream *stream) {
 
 gsync_status gs_stream_wait_event(gs_stream *stream, void *event, gs_idle_function idle, void *argument) {
     gs_group *group = stream->pipeline->group;
+    const uint64_t timeout_ns = (uint64_t)group->timeout_ms * 1000000;
+    const uint64_t now = gs_clock_ns();
     device_look at = {.stream = stream,
                       .event = event,
                       .idle = idle,
                       .argument = argument,
-                      .deadline_ns = gs_clock_ns() + (uint64_t)group->timeout_ms * 1000000};
+                      .deadline_ns = now + timeout_ns,
+                      .tell_ns = now + timeout_ns / 2};
     (void)gs_bell_wait(gs_group_bell(group), look, &at, &at_first);
     while (!at.is_done && at.status == GSYNC_OK) {
         (void)gs_bell_wait(gs_group_bell(group), look, &at, &afterwards);
@@ -173,6 +182,7 @@ gsync_status gs_stream_wait(gs_stream *stream, gs_idle_function idle, void *argu
     }
     turn->is_open = false;
     turn->is_busy = false;
+    gs_stream_tell_phase(stream, GS_STREAM_BETWEEN, turn->step);
     atomic_store(&stream->pipeline->reduced, stream->launched);
     GS_TRY(gs_stream_judge(stream, turn, &stream->pipeline->outcome));
     if (stream->has_found) {

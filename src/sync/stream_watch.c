@@ -3,7 +3,6 @@
 #include "base/thread.h"
 #include "sync/stream_internal.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -37,14 +36,25 @@ static void sleep_a_moment(gs_stream_watch *watch) {
     (void)pthread_cond_timedwait(&watch->changed, &watch->gate, &until);
 }
 
-static gsync_status check_step(const gs_stream *stream, const gs_stream_watched *step) {
-    if (gs_clock_ns() < step->deadline_ns) {
+/* What producers do since is about another micro-batch. */
+static void tell_wait(const gs_stream *stream, const gs_stream_watched *step) {
+    if (stream->watch.last == step) {
+        gs_stream_tell_producers(stream, step->step, step->launched);
+    }
+}
+
+static gsync_status check_step(gs_stream *stream, const gs_stream_watched *step) {
+    const uint64_t timeout_ns = (uint64_t)stream->pipeline->group->timeout_ms * 1000000;
+    const uint64_t waited_ns = gs_clock_ns() - step->begin_ns;
+    if (waited_ns >= timeout_ns / 2) {
+        tell_wait(stream, step);
+    }
+    stream->watch.delay = gs_stream_find_delay(stream, step->step, step->plan);
+    if (!stream->watch.delay.has_lost && waited_ns < timeout_ns) {
         return GSYNC_OK;
     }
-    return gs_fail(GSYNC_ERR_TIMEOUT,
-                   "step %" PRIu64 ": rank %d: the ranks have not reduced all buckets within %u ms after "
-                   "gsync_finish_on: look for a rank that hangs or has stopped, or raise timeout_ms",
-                   step->step, stream->rank, stream->pipeline->group->timeout_ms);
+    stream->watch.has_delay = true;
+    return stream->watch.delay.has_lost ? GSYNC_ERR_PEER_LOST : GSYNC_ERR_TIMEOUT;
 }
 
 /* What is through is not looked after any longer. */
@@ -79,6 +89,7 @@ static void note_failure(gs_stream *stream, gsync_status status) {
     watch->status = status;
     snprintf(watch->text, sizeof watch->text, "%s", gsync_last_error());
     memset(watch->steps, 0, sizeof watch->steps);
+    watch->last = NULL;
     atomic_store(&watch->has_failed, 1);
     gs_nccl_abort(stream->nccl);
 }
@@ -145,14 +156,18 @@ void gs_stream_end_watch(gs_stream *stream) {
 
 void gs_stream_watch_turn(gs_stream *stream, const gs_stream_turn *turn) {
     gs_stream_watch *watch = &stream->watch;
-    const uint64_t timeout_ns = (uint64_t)stream->pipeline->group->timeout_ms * 1000000;
+    gs_stream_watched *step = &watch->steps[turn - stream->turns];
     if (!watch->is_running || stream->status != GSYNC_OK) {
         return;
     }
     pthread_mutex_lock(&watch->gate);
     const bool was_idle = !is_under_way(watch);
-    watch->steps[turn - stream->turns] =
-        (gs_stream_watched){.event = turn->finished, .deadline_ns = gs_clock_ns() + timeout_ns, .step = turn->step};
+    *step = (gs_stream_watched){.event = turn->finished,
+                                .begin_ns = gs_clock_ns(),
+                                .step = turn->step,
+                                .plan = turn->plan,
+                                .launched = stream->launched};
+    watch->last = step;
     if (was_idle) {
         pthread_cond_signal(&watch->changed);
     }
@@ -164,12 +179,17 @@ void gs_stream_forget_turn(gs_stream *stream, const gs_stream_turn *turn) {
     if (watch->is_running) {
         pthread_mutex_lock(&watch->gate);
         watch->steps[turn - stream->turns].event = NULL;
+        watch->last = NULL; /* another micro-batch begins */
         pthread_mutex_unlock(&watch->gate);
     }
 }
 
 gsync_status gs_stream_watch_status(const gs_stream *stream) {
     const gs_stream_watch *watch = &stream->watch;
+    if (atomic_load(&watch->has_failed) == 0) {
+        return GSYNC_OK;
+    }
     /* Written once, before has_failed. */
-    return atomic_load(&watch->has_failed) == 0 ? GSYNC_OK : gs_fail(watch->status, "%s", watch->text);
+    return watch->has_delay ? gs_stream_fail_delay(stream, &watch->delay, "gsync_finish_on")
+                            : gs_fail(watch->status, "%s", watch->text);
 }

@@ -268,7 +268,7 @@ static void GS_26_a_rank_that_alone_synchronises_gets_a_timeout(ranks_context *c
     ranks_model_fill(model, RANKS_INTEGERS, 1);
     if (ctx->rank == 0) {
         CHECK_STATUS(ranks_model_step(model, NULL, NULL), GSYNC_ERR_TIMEOUT);
-        CHECK_CONTAINS(gsync_last_error(), ctx->is_on_device ? "step 1" : "rank 1"); /* a GPU does not know for whom */
+        CHECK_CONTAINS(gsync_last_error(), ranks_know_who_is_late(ctx) ? "rank 1" : "step 1");
     } else {
         REQUIRE_OK(gsync_begin(model->reducer, GSYNC_ACCUMULATE));
         REQUIRE_OK(gsync_finish(model->reducer, NULL));

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* gsync-test: timeout=120 */
 
-/* Steps of processes that mpirun has started, each with a simulated GPU: results are the host's, bit by bit. */
+/* Steps of processes that mpirun has started, each with a simulated GPU: results are the host's, bit by bit; and who
+ * waits in vain says for whom. */
 
 #include "device_trainer.h"
 
-enum { STEPS = 4 };
+enum { STEPS = 4, TIMEOUT_MS = 1000 };
 
 static void train(trainer *t, ending how) {
     cudaEvent_t consumed;
@@ -29,6 +30,59 @@ static void run(gsync_comm *comm, const gsync_options *options, gsync_dtype dtyp
     trainer_close(&t);
 }
 
+/* ---- a rank that stops ---- */
+
+static void check_words(gsync_status status, const char *const words[2]) {
+    const bool is_right =
+        (status == GSYNC_ERR_TIMEOUT || status == GSYNC_ERR_PEER_LOST || status == GSYNC_ERR_ABORTED) &&
+        strstr(gsync_last_error(), words[0]) != NULL && strstr(gsync_last_error(), words[1]) != NULL;
+    if (!is_right) {
+        fprintf(stderr, "%s: %s\n", gsync_status_name(status), gsync_last_error());
+    }
+    CHECK(is_right);
+}
+
+/* The last rank marks the first bucket only. */
+static void stop_among_buckets(trainer *t, gsync_comm *world, const char *const words[2]) {
+    CHECK(gsync_begin(t->device, GSYNC_SYNC) == GSYNC_OK);
+    for (int g = t->model->count; g-- > (t->rank == t->ranks - 1 ? 2 : 0);) {
+        backward_one(t, g, t->compute[0], false);
+        CHECK(gsync_ready_on(t->device, t->on_device[g], t->compute[0]) == GSYNC_OK);
+    }
+    if (t->rank != t->ranks - 1) {
+        check_words(gsync_finish(t->device, NULL), words);
+    }
+    CHECK(gsync_barrier(world) == GSYNC_OK); /* it has a deadline of its own */
+}
+
+static void run_into_deadline(gsync_comm *world, const gsync_options *options, uint32_t ranks_per_host,
+                              const char *const words[2]) {
+    trainer t;
+    gsync_comm *comm = NULL;
+    const model m = {.count = 5, .columns = {40, 700, 25, 130, 64}, .dtype = GSYNC_FLOAT32, .seed = 32};
+    gsync_comm_options impatient = GSYNC_COMM_OPTIONS_INIT;
+    impatient.timeout_ms = TIMEOUT_MS;
+    impatient.ranks_per_host = ranks_per_host;
+    CHECK(gsync_comm_create(&comm, &impatient) == GSYNC_OK);
+    if (trainer_open(&t, &m, comm, options, 1)) {
+        stop_among_buckets(&t, world, words);
+    }
+    trainer_close(&t);
+    gsync_comm_destroy(&comm);
+}
+
+static void miss_a_rank(gsync_comm *world, const gsync_options *options) {
+    char late[64];
+    char unheard[64];
+    const int last = gsync_world_size(world) - 1;
+    snprintf(late, sizeof late, "rank %d has launched 1 of 3 buckets", last);
+    snprintf(unheard, sizeof unheard, "%d is, is not known here", last);
+    run_into_deadline(world, options, 0, (const char *const[2]){late, "bucket 1 with gradient 'gradient 1'"});
+    if (last == 1) {
+        run_into_deadline(world, options, 1, (const char *const[2]){"rank 0 has launched all buckets", unheard});
+    }
+}
+
 int main(void) {
     gsync_comm *comm = NULL;
     gsync_options options = GSYNC_OPTIONS_INIT;
@@ -44,6 +98,9 @@ int main(void) {
     run(comm, &options, GSYNC_FLOAT16, WAITS_ON_STREAM);
     print_reports();
     CHECK(simcuda_reports(NULL, 0) == 0);
+    if (gsync_world_size(comm) > 1) {
+        miss_a_rank(comm, &options);
+    }
     gsync_comm_destroy(&comm);
     return atomic_load(&rank_failures) == 0 ? 0 : 1;
 }

@@ -357,7 +357,7 @@ static void tell_late(crew *c, int rank, gsync_comm *comm) {
     pair_open(&p, comm, NULL);
     CHECK_STATUS(gsync_begin(p.reducer, GSYNC_SYNC), GSYNC_OK, "");
     if (rank == 0) {
-        CHECK_STATUS(gsync_finish(p.reducer, NULL), GSYNC_ERR_TIMEOUT, "within 1500 ms");
+        CHECK_STATUS(gsync_finish(p.reducer, NULL), GSYNC_ERR_TIMEOUT, "rank 1 has launched 0 of 1 buckets");
         atomic_store(&c->arrived, 1);
     } else {
         while (atomic_load(&c->arrived) == 0) {

@@ -127,7 +127,7 @@ static void tell_ahead(crew *c, int rank, gsync_comm *comm) {
         for (int step = 0; step < 4; step++) {
             step_on_stream(&p, 1.0);
         }
-        CHECK_STATUS(gsync_begin(p.reducer, GSYNC_SYNC), GSYNC_ERR_TIMEOUT, "look for a rank that hangs");
+        CHECK_STATUS(gsync_begin(p.reducer, GSYNC_SYNC), GSYNC_ERR_TIMEOUT, "rank 1 has not begun it");
         atomic_store(&c->has_ended, 1);
     } else {
         while (atomic_load(&c->has_ended) == 0) {

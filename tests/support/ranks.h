@@ -62,6 +62,11 @@ typedef struct ranks_context {
     struct ranks_private *hidden;
 } ranks_context;
 
+/* Who waits for a GPU in vain knows for whom, unless the ranks share nothing but NCCL. */
+static inline bool ranks_know_who_is_late(const ranks_context *ctx) {
+    return !ctx->is_on_device || ctx->transport != RANKS_TORCHRUN;
+}
+
 typedef void (*ranks_body)(ranks_context *ctx);
 
 /* Zero always means the default. */
