@@ -166,11 +166,18 @@ static gs_plan_rule rule_of(const gsync_reducer *reducer) {
     };
 }
 
-static gsync_status allocate_sparse(gsync_reducer *reducer) {
+size_t gs_reducer_bucket_elements_max(const gsync_reducer *reducer) {
     const gs_plan_rule rule = rule_of(reducer);
-    const size_t bytes = gs_pipeline_wide_bytes(reducer->shapes, reducer->gradient_count, &rule);
+    return gs_pipeline_wide_bytes(reducer->shapes, reducer->gradient_count, &rule) / sizeof(float);
+}
+
+/* A GPU has its own: gs_stream_wish. */
+static gsync_status allocate_sparse(gsync_reducer *reducer) {
+    if (reducer->stream != NULL) {
+        return GSYNC_OK;
+    }
     return gs_sparse_init(&reducer->pipeline.sparse, reducer->shapes, reducer->gradient_count, reducer->pipeline.wires,
-                          bytes / sizeof(float), reducer->comm->group->world_size);
+                          gs_reducer_bucket_elements_max(reducer), reducer->comm->group->world_size);
 }
 
 static gsync_status get_ready(gsync_reducer *reducer) {

@@ -162,12 +162,11 @@ static gsync_status check_host_sums(const gsync_reducer *reducer) {
 static gsync_status check_wires(const gsync_reducer *reducer) {
     for (uint32_t i = 0; i < reducer->gradient_count; i++) {
         const gs_wire_rule *rule = &reducer->pipeline.wires[reducer->shapes[i].wire];
-        if (rule->wire == GSYNC_WIRE_TOPK || rule->has_feedback) {
+        if (rule->has_feedback && rule->wire != GSYNC_WIRE_TOPK) {
             return gs_fail(GSYNC_ERR_UNSUPPORTED,
-                           "gradient '%s' is on a GPU: %s%s is for gradients on the host: use another wire than TOPK, "
-                           "without feedback",
-                           name_of(reducer, i), gs_wire_name(rule->wire),
-                           rule->has_feedback ? " with error feedback" : "");
+                           "gradient '%s' is on a GPU: %s with error feedback is for gradients on the host: use the "
+                           "wire without feedback, or TOPK",
+                           name_of(reducer, i), gs_wire_name(rule->wire));
         }
     }
     return GSYNC_OK;
@@ -187,6 +186,7 @@ static gsync_status open_stream(gsync_reducer *reducer, const gs_stream_ops *ops
     const gs_stream_wish wish = {
         .shapes = reducer->shapes,
         .gradient_count = reducer->gradient_count,
+        .bucket_elements_max = gs_reducer_bucket_elements_max(reducer),
         .has_views = reducer->has_views,
         .accumulates = gs_reducer_overwrites(reducer),
         .is_deterministic = reducer->options.is_deterministic != 0,

@@ -190,6 +190,8 @@ gsync_status gs_reducer_take_order(gsync_reducer *reducer);
 void gs_reducer_plan_anew(gsync_reducer *reducer);
 
 /* commit.c */
+/* Of any plan over the gradients. */
+size_t gs_reducer_bucket_elements_max(const gsync_reducer *reducer);
 /* Frees what commit has allocated for the plan. */
 void gs_reducer_free_plan(gsync_reducer *reducer);
 void gs_reducer_plan(gsync_reducer *reducer);

@@ -127,6 +127,22 @@ class TopkTile {
         return of_.sums[tile_];
     }
 
+    /* What is owed of the tile; before: as it was before this step. */
+    GS_ANYWHERE float *owed(bool before) const {
+        const gs_cuda_residual &residual = of_.residuals[choice_->number];
+        return residual.sides[before ? residual.valid : 1 - residual.valid] + first_;
+    }
+
+    GS_ANYWHERE void add_owed() const {
+        const float *const owed_before = owed(true);
+        GS_UNROLL
+        for (unsigned step = 0; step < TOPK_EACH; step++) {
+            if (at(step) < count_) {
+                *element(at(step)) += owed_before[at(step)] * of_.unit;
+            }
+        }
+    }
+
     /* -1 stands for what is beyond the end: no key is less. */
     GS_ANYWHERE void load_keys(int32_t *keys) const {
         GS_UNROLL
@@ -198,6 +214,9 @@ class TopkDigit {
         switch (phase) {
         case 0:
             each_counter([&](uint32_t counter) { shared_.counters[counter] = 0; });
+            if (of_.is_first && of_.residuals != NULL) {
+                tile_.add_owed();
+            }
             break;
         case 1:
             count_keys();
@@ -481,6 +500,7 @@ class TopkTake {
     GS_ANYWHERE void take() {
         const uint32_t lane = 1u << thread_ % TOPK_ROW;
         const uint32_t equals = tile_.progress().wanted;
+        float *const owed = of_.residuals != NULL ? tile_.owed(false) : NULL;
         GS_UNROLL
         for (unsigned step = 0; step < TOPK_EACH; step++) {
             const unsigned row = row_at(step);
@@ -490,6 +510,9 @@ class TopkTake {
                 (shared_.above[row] & lane) != 0 || ((shared_.equal[row] & lane) != 0 && equal < equals);
             if (is_taken) {
                 give(above + (equal < equals ? equal : equals), step);
+            }
+            if (owed != NULL && tile_.at(step) < tile_.count()) {
+                owed[tile_.at(step)] = (is_taken ? 0.0f : values_[step]) / of_.unit;
             }
         }
     }

@@ -4,10 +4,11 @@
 #include "device/device_cuda_kernels.h"
 #include "device/topk_cuda_kernels.h"
 
-size_t gs_cuda_topk_scratch_bytes(size_t choice_count, size_t tile_count) {
-    return choice_count * sizeof(gs_cuda_topk_progress) + tile_count * sizeof(gs_cuda_topk_sums);
+size_t gs_cuda_topk_scratch_bytes(size_t choices_max, size_t tiles_max) {
+    return choices_max * sizeof(gs_cuda_topk_progress) + tiles_max * sizeof(gs_cuda_topk_sums);
 }
 
+/* Where sums are does not depend on the bucket: progress has to stay zero for the next one. */
 static gs_cuda_topk_arguments arguments_of(const gs_cuda_topk *of) {
     gs_cuda_topk_progress *progress = of->scratch;
     return (gs_cuda_topk_arguments){.choices = of->choices,
@@ -17,7 +18,7 @@ static gs_cuda_topk_arguments arguments_of(const gs_cuda_topk *of) {
                                     .element_count = of->element_count,
                                     .bucket = of->bucket,
                                     .progress = progress,
-                                    .sums = (gs_cuda_topk_sums *)(progress + of->choice_count)};
+                                    .sums = (gs_cuda_topk_sums *)(progress + of->choices_max)};
 }
 
 static gsync_status find_least(gs_cuda *cuda, gs_cuda_topk_arguments arguments, void *stream) {
@@ -35,6 +36,11 @@ static gsync_status find_least(gs_cuda *cuda, gs_cuda_topk_arguments arguments, 
 gsync_status gs_cuda_topk_select(gs_cuda *cuda, const gs_cuda_topk *of, gs_cuda_entry *entries, void *stream) {
     gs_cuda_topk_arguments arguments = arguments_of(of);
     arguments.entries = entries;
+    arguments.residuals = of->residuals;
+    arguments.residual_count = of->residual_count;
+    arguments.host_residuals = of->host_residuals;
+    arguments.host_choices = of->host_choices;
+    arguments.unit = of->unit;
     GS_TRY(find_least(cuda, arguments, stream));
     GS_TRY(gs_cuda_launch(cuda, gs_cuda_topk_launch_count, &arguments, stream, "counting the largest elements"));
     return gs_cuda_launch(cuda, gs_cuda_topk_launch_take, &arguments, stream, "taking the largest elements");

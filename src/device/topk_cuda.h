@@ -26,6 +26,7 @@ typedef struct gs_cuda_choice {
     uint32_t count;
     uint32_t kept; /* at least 1, unless count is 0 */
     uint32_t first_tile;
+    uint32_t number; /* of the gradient: what is owed of it follows from that */
 } gs_cuda_choice;
 
 /* Of a bucket of float32 elements. */
@@ -35,20 +36,30 @@ typedef struct gs_cuda_topk {
     uint32_t tile_count;
     size_t entry_count; /* of one rank: what the choices keep */
     size_t element_count;
-    void *scratch; /* gs_cuda_topk_scratch_bytes, zero at first */
+    void *scratch; /* of gs_cuda_topk_scratch_bytes for choices_max; zero at first, and touched by nobody else */
+    size_t choices_max;
     float *bucket;
+
+    /* Error feedback of what a rank chooses. The table by the gradients' numbers; NULL: there is none. */
+    const gs_cuda_residual *residuals;
+    size_t residual_count;
+    const gs_cuda_residual *host_residuals; /* the same on the host, of which `sides` are read, ... */
+    const gs_cuda_choice *host_choices;     /* ... and like these during the call only */
+    float unit;                             /* a power of two: the bucket's elements are so many times what is owed */
 } gs_cuda_topk;
 
 static inline GS_ANYWHERE uint32_t gs_cuda_topk_tiles(size_t count) {
     return (uint32_t)((count + GS_CUDA_TOPK_TILE - 1) / GS_CUDA_TOPK_TILE);
 }
 
-/* Of no more choices and tiles than these. One stream's bucket at a time uses it. */
-size_t gs_cuda_topk_scratch_bytes(size_t choice_count, size_t tile_count);
+/* For buckets of no more choices and tiles than these, one after the other on a stream. */
+size_t gs_cuda_topk_scratch_bytes(size_t choices_max, size_t tiles_max);
 
 /*
  * entries = of each choice, one behind the other, the `kept` elements of largest magnitude, the first among equals,
- * every NaN before everything else, and -0 like 0; indices ascend. The bucket stays as it is.
+ * every NaN before everything else, and -0 like 0; indices ascend. With error feedback what is owed is added to the
+ * bucket before, and what is not chosen is owed from now on: the residuals' other sides are written. Else the bucket
+ * stays as it is.
  */
 gsync_status gs_cuda_topk_select(gs_cuda *cuda, const gs_cuda_topk *of, gs_cuda_entry *entries, void *stream);
 

@@ -37,6 +37,11 @@ typedef struct gs_cuda_topk_arguments {
     gs_cuda_topk_progress *progress; /* of every choice */
     gs_cuda_topk_sums *sums;         /* of every tile */
     gs_cuda_entry *entries;
+    const gs_cuda_residual *residuals;
+    size_t residual_count;
+    const gs_cuda_residual *host_residuals; /* for the simulator, as */
+    const gs_cuda_choice *host_choices;
+    float unit;
     bool is_first; /* of the digits */
     uint32_t shift;
     uint32_t digit_bits;

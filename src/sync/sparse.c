@@ -10,25 +10,38 @@
 
 /* ---- memory ---- */
 
-gsync_status gs_sparse_init(gs_sparse *sparse, const gs_plan_gradient *shapes, size_t gradient_count,
-                            const gs_wire_rule *wires, size_t bucket_elements_max, int world_size) {
-    size_t longest = 0;
+size_t gs_sparse_entries_max(const gs_plan_gradient *shapes, size_t gradient_count, const gs_wire_rule *wires,
+                             size_t bucket_elements_max) {
     size_t all = 0;
     double density = 0;
-    gs_sparse_clear(sparse);
     for (size_t i = 0; i < gradient_count; i++) {
         const gs_wire_rule *rule = &wires[shapes[i].wire];
         if (rule->wire == GSYNC_WIRE_TOPK) {
-            longest = shapes[i].count > longest ? shapes[i].count : longest;
             density = rule->density > density ? rule->density : density;
             all += gs_wire_rule_kept(rule, shapes[i].count);
         }
     }
-    if (all == 0) {
+    const size_t in_bucket = (size_t)((double)bucket_elements_max * density) + gradient_count + 1;
+    return all < in_bucket ? all : in_bucket;
+}
+
+static size_t find_longest(const gs_plan_gradient *shapes, size_t gradient_count, const gs_wire_rule *wires) {
+    size_t longest = 0;
+    for (size_t i = 0; i < gradient_count; i++) {
+        const bool is_longer = wires[shapes[i].wire].wire == GSYNC_WIRE_TOPK && shapes[i].count > longest;
+        longest = is_longer ? shapes[i].count : longest;
+    }
+    return longest;
+}
+
+gsync_status gs_sparse_init(gs_sparse *sparse, const gs_plan_gradient *shapes, size_t gradient_count,
+                            const gs_wire_rule *wires, size_t bucket_elements_max, int world_size) {
+    const size_t entries = gs_sparse_entries_max(shapes, gradient_count, wires, bucket_elements_max);
+    const size_t longest = find_longest(shapes, gradient_count, wires);
+    gs_sparse_clear(sparse);
+    if (entries == 0) {
         return GSYNC_OK;
     }
-    const size_t in_bucket = (size_t)((double)bucket_elements_max * density) + gradient_count + 1;
-    const size_t entries = all < in_bucket ? all : in_bucket;
     const size_t ranks = (size_t)world_size;
     const char *what = "the largest elements";
     GS_TRY(gs_memory_new(&sparse->own, entries, sizeof *sparse->own, what));

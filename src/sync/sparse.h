@@ -31,6 +31,10 @@ typedef struct gs_sparse {
     size_t sent; /* of all ranks' entries, which have the same number each */
 } gs_sparse;
 
+/* The most that one rank has in a bucket of any plan; 0: no gradient travels so. */
+size_t gs_sparse_entries_max(const gs_plan_gradient *shapes, size_t gradient_count, const gs_wire_rule *wires,
+                             size_t bucket_elements_max);
+
 gsync_status gs_sparse_init(gs_sparse *sparse, const gs_plan_gradient *shapes, size_t gradient_count,
                             const gs_wire_rule *wires, size_t bucket_elements_max, int world_size);
 void gs_sparse_clear(gs_sparse *sparse);

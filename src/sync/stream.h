@@ -21,9 +21,10 @@ typedef struct gs_stream gs_stream;
 typedef struct gs_stream_wish {
     const gs_plan_gradient *shapes;
     size_t gradient_count;
-    bool has_views;        /* gradients live in the library */
-    bool accumulates;      /* GSYNC_CLIENT_OVERWRITES */
-    bool is_deterministic; /* sums in the order of ranks */
+    size_t bucket_elements_max; /* of any plan */
+    bool has_views;             /* gradients live in the library */
+    bool accumulates;           /* GSYNC_CLIENT_OVERWRITES */
+    bool is_deterministic;      /* sums in the order of ranks */
     bool finds_unused;
     bool compares_replicas;
     bool checks_writes;

@@ -6,6 +6,7 @@
 
 #include "collective/collective_nccl.h"
 #include "device/device_cuda.h"
+#include "device/topk_cuda.h"
 #include "sync/stream.h"
 
 enum {
@@ -30,6 +31,10 @@ typedef struct gs_stream_bucket {
     void *ended;
     size_t at;   /* bytes into buffers, parts and sums */
     void *place; /* where its gradients lie one behind the other; NULL: nowhere */
+
+    /* TOPK */
+    size_t entry_count; /* of one rank */
+    uint32_t tile_count;
 } gs_stream_bucket;
 
 /* Whether a gradient and an accumulator are brought: the four tables of terms. */
@@ -37,6 +42,18 @@ enum { GS_STREAM_HAS_DATA = 1, GS_STREAM_HAS_SUM = 2, GS_STREAM_TABLES = 4 };
 
 /* By gs_wire_stage. */
 enum { GS_STREAM_RESIDUALS = 2 };
+
+/* TOPK. Nothing where no gradient travels so. */
+typedef struct gs_stream_sparse {
+    size_t entries_max;      /* of one rank, in one bucket */
+    size_t choices_max;      /* in one bucket */
+    void *memory;            /* on the device, of all that is there: */
+    gs_cuda_choice *choices; /* of every gradient, in the order of the plan */
+    void *scratch;
+    gs_cuda_entry *entries;    /* of all ranks, for the bucket at work */
+    void *pinned;              /* on the host, of */
+    gs_cuda_choice *images[2]; /* of choices: with those of tables */
+} gs_stream_sparse;
 
 /* The passes over a bucket. */
 typedef enum gs_stream_stage {
@@ -177,8 +194,9 @@ struct gs_stream {
     uint8_t *written;                                 /* as in turns */
     double *kept_divisor;                             /* of the last step that counted */
     void *sides;                                      /* of all residuals, in one piece */
-    gs_cuda_notebook *notebook;                       /* of the pass at work */
-    gs_cuda_notebook *blank;                          /* where nothing is ever noticed */
+    gs_stream_sparse sparse;
+    gs_cuda_notebook *notebook; /* of the pass at work */
+    gs_cuda_notebook *blank;    /* where nothing is ever noticed */
 
     /* On the host, pinned. */
     void *pinned;
@@ -211,6 +229,7 @@ typedef struct gs_stream_route {
     size_t size; /* of a wire element */
     float scale; /* 0: no narrow wire of 16 bits */
     gs_cuda_blocks blocks;
+    bool is_sparse; /* only the largest elements travel */
     bool is_direct; /* summed in the order of ranks, by the rank whose part it is */
     double factor;  /* not direct: multiplies before the sum */
     bool divides;   /* someone has to, after the sum */
@@ -300,6 +319,14 @@ gsync_status gs_stream_send_brings(gs_stream *stream, size_t bucket, bool is_acc
 /* Whether results are written is known at the end of the step: this rank has not used all gradients of the bucket, or
  * they must not have been written late. */
 bool gs_stream_is_held(const gs_stream *stream, size_t bucket);
+/* stream_sparse.c */
+gsync_status gs_stream_allocate_sparse(gs_stream *stream, const gs_stream_wish *wish);
+void gs_stream_free_sparse(gs_stream *stream);
+/* With the tables of terms. */
+gsync_status gs_stream_send_choices(gs_stream *stream, int image);
+/* An encoded bucket becomes the sum of what all ranks choose of it. */
+gsync_status gs_stream_reduce_sparse(gs_stream *stream, const gs_stream_route *way);
+
 /* Gradients that are in buckets; the others take part in nothing. */
 size_t gs_stream_member_count(const gs_stream *stream);
 /* Queues the exchange of what each rank has used, after which stream->used holds. */

@@ -43,7 +43,7 @@ static size_t buffer_bytes(const gs_stream *stream, const gs_stream_wish *wish) 
 static bool is_summed_in_order(const gs_stream *stream, const gs_plan_gradient *shape) {
     const gs_wire_rule *rule = &stream->pipeline->wires[shape->wire];
     const bool is_short = gsync_dtype_size(shape->dtype) == 2;
-    const bool is_narrow = rule->wire != GSYNC_WIRE_NATIVE;
+    const bool is_narrow = rule->wire != GSYNC_WIRE_NATIVE && rule->wire != GSYNC_WIRE_TOPK;
     return rule->sum == GSYNC_WIRE_SUM_FAST ? is_short && is_narrow : is_short || is_narrow;
 }
 
@@ -225,6 +225,7 @@ static gsync_status allocate(gs_stream *stream, const gs_stream_wish *wish) {
     GS_TRY(allocate_memory(stream, wish));
     GS_TRY(gs_memory_new(&stream->known_digests, digest_count(stream), sizeof *stream->known_digests, "digests"));
     GS_TRY(make_events(stream, wish));
+    GS_TRY(gs_stream_allocate_sparse(stream, wish));
     return gs_stream_allocate_residuals(stream, wish);
 }
 
@@ -272,6 +273,7 @@ static void release(void *argument) {
         }
         gs_cuda_free(stream->cuda, stream->small);
         gs_cuda_free(stream->cuda, stream->sides);
+        gs_stream_free_sparse(stream);
         gs_cuda_pinned_free(stream->cuda, stream->pinned);
         gs_cuda_close(stream->cuda);
     }
@@ -369,6 +371,7 @@ gsync_status gs_stream_upload(gs_stream *stream) {
     fill_tables(stream, stream->images[next]);
     const size_t bytes = GS_STREAM_TABLES * stream->capacity * sizeof(gs_cuda_term);
     GS_TRY(gs_cuda_copy(stream->cuda, stream->tables[0], stream->images[next], bytes, stream->queue));
+    GS_TRY(gs_stream_send_choices(stream, next));
     GS_TRY(gs_cuda_record(stream->cuda, stream->uploaded[next], stream->queue));
     stream->image = next;
     stream->has_moved = false;

@@ -98,6 +98,9 @@ static gsync_status reduce(gs_stream *stream, const gs_stream_route *way) {
     if (way->is_direct) {
         return reduce_directly(stream, way);
     }
+    if (way->is_sparse) {
+        return gs_stream_reduce_sparse(stream, way);
+    }
     return gs_nccl_all_reduce(stream->nccl, way->at, bucket_at(stream, way->bucket)->element_count, way->wire,
                               way->factor, stream->queue);
 }

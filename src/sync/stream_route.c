@@ -26,6 +26,8 @@ static void choose_wire(const gs_stream *stream, gs_stream_route *way) {
     if (wire == GSYNC_WIRE_INT8 || wire == GSYNC_WIRE_FLOAT8) {
         const gs_cuda_codec codec = wire == GSYNC_WIRE_INT8 ? GS_CUDA_INT8 : GS_CUDA_FLOAT8;
         way->blocks = gs_cuda_blocks_of(codec, bucket_at(stream, way->bucket)->element_count, stream->world_size);
+    } else if (wire == GSYNC_WIRE_TOPK) {
+        way->is_sparse = true;
     } else {
         way->wire = wire == GSYNC_WIRE_FLOAT16 ? GSYNC_FLOAT16 : GSYNC_BFLOAT16;
         way->scale = wire == GSYNC_WIRE_FLOAT16 ? gs_narrow_scale(pipeline, GS_WIRE_CONTRIBUTION) : 1.0f;
@@ -43,14 +45,14 @@ static bool is_fast(const gs_stream *stream, const gs_stream_route *way) {
 /* NCCL, before the sum. It would make zeros of halves that are small, which a gradient often is, where dividing
  * afterwards finds at worst that the sum was too large. And what is narrow is decoded anyway, which can divide. */
 static bool may_multiply(const gs_stream_route *way) {
-    return !way->is_direct && way->scale == 0.0f && way->wire != GSYNC_FLOAT16;
+    return !way->is_direct && !way->is_sparse && way->scale == 0.0f && way->wire != GSYNC_FLOAT16;
 }
 
 static void choose_sum(const gs_stream *stream, gs_stream_route *way) {
     const bool is_alone = stream->world_size == 1;
     const bool is_short = way->size == 2 || way->blocks.codec != GS_CUDA_PLAIN;
     const double divisor = stream->known_divisor;
-    way->is_direct = !is_alone && (stream->is_deterministic || (is_short && !is_fast(stream, way)));
+    way->is_direct = !is_alone && !way->is_sparse && (stream->is_deterministic || (is_short && !is_fast(stream, way)));
     way->factor = 1.0;
     way->divides = divisor != 1.0;
     if (!is_alone && may_multiply(way) && divisor > 0 && is_power_of_two(divisor)) {
@@ -62,8 +64,8 @@ static void choose_sum(const gs_stream *stream, gs_stream_route *way) {
 static void choose_place(const gs_stream *stream, gs_stream_route *way) {
     const gs_pipeline *pipeline = stream->pipeline;
     void *place = stream->buckets[way->bucket].place;
-    const bool is_native =
-        way->wire == bucket_at(stream, way->bucket)->dtype && way->scale == 0.0f && way->blocks.codec == GS_CUDA_PLAIN;
+    const bool is_native = way->wire == bucket_at(stream, way->bucket)->dtype && way->scale == 0.0f &&
+                           way->blocks.codec == GS_CUDA_PLAIN && !way->is_sparse;
     way->brings = gs_stream_brings(stream, way->bucket, &way->differs);
     way->is_held = gs_stream_is_held(stream, way->bucket);
     way->is_in_place = place != NULL && is_native && !way->is_direct && !way->is_held && !pipeline->terms.looks;

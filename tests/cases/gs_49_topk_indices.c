@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: device=no (it damages what travels between hosts)
-   gsync-test: worlds=2,4 transports=threads,mpi links=internal timeout=60
+/* gsync-test: finish=host worlds=2,4 transports=threads,mpi links=internal timeout=60
    gsync-test: wrap=gs_lane_mail,malloc,calloc,realloc,aligned_alloc,posix_memalign,free */
 
 /* GS-49: indices survive the way between ranks, beyond 16 bits and at the end; and one that does not is an error, not
@@ -126,5 +125,6 @@ static void GS_49_so_are_too_few_entries(ranks_context *ctx) {
 }
 
 RANKS_MAIN(RANKS_TEST(GS_49_indices_beyond_16_bits_arrive), RANKS_TEST(GS_49_a_rank_may_send_none),
-           RANKS_TEST(GS_49_an_index_behind_the_end_is_an_error_and_not_an_address),
-           RANKS_TEST(GS_49_so_are_too_few_entries))
+           RANKS_TEST_WITH(GS_49_an_index_behind_the_end_is_an_error_and_not_an_address,
+                           .host_only = "it damages what travels between hosts; a GPU's kernels have unit tests"),
+           RANKS_TEST_WITH(GS_49_so_are_too_few_entries, .host_only = "as many as the plan says travel between GPUs"))

@@ -163,8 +163,7 @@ static void tell_unsupported(crew *c, int rank, gsync_comm *comm) {
         gsync_wire wire;
         gsync_feedback feedback;
         const char *words;
-    } lacks[] = {{GSYNC_WIRE_TOPK, GSYNC_FEEDBACK_OFF, "TOPK"},
-                 {GSYNC_WIRE_INT8, GSYNC_FEEDBACK_ON, "with error feedback"}};
+    } lacks[] = {{GSYNC_WIRE_INT8, GSYNC_FEEDBACK_ON, "with error feedback"}};
     for (size_t i = 0; i < sizeof lacks / sizeof *lacks; i++) {
         enum { ELEMENTS = 20000 };
         gsync_reducer *reducer = NULL;

@@ -28,10 +28,27 @@ inline void touch_bucket(Touched *touched, const gs_cuda_topk_arguments &of, boo
     touched->add(of.bucket, of.element_count * sizeof *of.bucket, is_write);
 }
 
+/* Which side is valid the device alone knows. */
+inline void touch_residuals(Touched *touched, const gs_cuda_topk_arguments &of, bool is_write) {
+    if (of.residuals == nullptr) {
+        return;
+    }
+    touched->add(of.residuals, of.residual_count * sizeof *of.residuals, false);
+    for (size_t i = 0; i < of.choice_count; i++) {
+        for (const float *side : of.host_residuals[of.host_choices[i].number].sides) {
+            touched->add(side, of.host_choices[i].count * sizeof *side, is_write);
+        }
+    }
+}
+
 inline void touch(Touched *touched, const TopkDigit *, const gs_cuda_topk_arguments &of) {
     touch_choices(touched, of);
     touch_progress(touched, of);
     touch_bucket(touched, of, false);
+    if (of.is_first && of.residuals != nullptr) {
+        touch_bucket(touched, of, true);
+        touch_residuals(touched, of, false);
+    }
 }
 
 inline void touch(Touched *touched, const TopkCount *, const gs_cuda_topk_arguments &of) {
@@ -48,6 +65,7 @@ inline void touch(Touched *touched, const TopkTake *, const gs_cuda_topk_argumen
     touch_bucket(touched, of, false);
     touched->add(of.sums, of.tile_count * sizeof *of.sums, false);
     touched->add(of.entries, of.entry_count * sizeof *of.entries, true);
+    touch_residuals(touched, of, true);
 }
 
 inline void touch(Touched *touched, const TopkSum *, const gs_cuda_topk_arguments &of) {

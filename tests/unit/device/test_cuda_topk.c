@@ -76,7 +76,10 @@ static void open_scene(const gpu *on, scene *to, kind of, seeded *random) {
     to->topk.choices = to->device_choices;
     to->topk.choice_count = to->choice_count;
     to->topk.bucket = to->device_bucket;
-    to->topk.scratch = gpu_new(on, gs_cuda_topk_scratch_bytes(to->choice_count, to->topk.tile_count));
+    if (to->topk.scratch == NULL) {
+        to->topk.choices_max = to->choice_count;
+        to->topk.scratch = gpu_new(on, gs_cuda_topk_scratch_bytes(to->choice_count, to->topk.tile_count));
+    }
 }
 
 static void close_scene(const gpu *on, scene *from) {
@@ -142,6 +145,31 @@ static void of_random_bits_the_largest_are_chosen(void **state) {
     }
 }
 
+/* Where a bucket of one gradient has left numbers, the second gradient of another one begins to count. */
+static void buckets_take_turns_with_one_scratch(void **state) {
+    enum { SCENES = 3 };
+    const gpu *on = *state;
+    seeded random = {SEED};
+    scene scenes[SCENES] = {{.choice_count = 0}};
+    void *const scratch = gpu_new(on, gs_cuda_topk_scratch_bytes(SCENES, 3 * SCENES));
+    for (uint32_t i = 0; i < SCENES; i++) {
+        scenes[i].topk.scratch = scratch;
+        scenes[i].topk.choices_max = SCENES;
+        for (uint32_t k = 0; k <= i; k++) {
+            add_choice(&scenes[i], 10000 + k, 700 + i, 0);
+        }
+        open_scene(on, &scenes[i], NORMAL, &random);
+    }
+    for (int turn = 0; turn < 2 * SCENES; turn++) {
+        expect_chosen(on, &scenes[turn % SCENES], "in turn", (uint64_t)turn);
+    }
+    for (int i = 0; i < SCENES; i++) {
+        scenes[i].topk.scratch = NULL;
+        close_scene(on, &scenes[i]);
+    }
+    gs_cuda_free(on->cuda, scratch);
+}
+
 static void choose(const gpu *on, kind of, uint32_t count, uint32_t kept) {
     seeded random = {SEED};
     scene s = {.choice_count = 0};
@@ -177,6 +205,96 @@ static void gradients_of_more_tiles_than_there_are_blocks_are_chosen_from(void *
     const uint32_t count = (GS_CUDA_BLOCKS_MAX + 40) * GS_CUDA_TOPK_TILE + 17;
     choose(*state, NORMAL, count, count / 100);
     choose(*state, FEW_VALUES, count, count / 2);
+}
+
+/* ---- error feedback ---- */
+
+/* What is owed of each gradient; gradients have other numbers than places in the bucket. */
+typedef struct debts {
+    gs_cuda_residual host[CHOICES_MAX]; /* sides are on the device */
+    gs_cuda_residual *table;
+    float *before[CHOICES_MAX]; /* of a choice, on the host */
+} debts;
+
+static debts make_debts(const gpu *on, scene *of, seeded *random) {
+    debts made = {.table = NULL};
+    for (size_t i = 0; i < of->choice_count; i++) {
+        const uint32_t number = (uint32_t)(of->choice_count - 1 - i);
+        const size_t bytes = (of->choices[i].count + 1) * sizeof(float);
+        gs_cuda_residual *residual = &made.host[number];
+        made.before[i] = malloc(bytes);
+        for (uint32_t k = 0; k <= of->choices[i].count; k++) {
+            made.before[i][k] = value_of(k % 11 == 0 ? SUBNORMAL : NORMAL, random);
+        }
+        residual->valid = i % 2;
+        residual->sides[i % 2] = gpu_copy_of(on, made.before[i], bytes);
+        residual->sides[1 - i % 2] = gpu_new(on, bytes);
+        of->choices[i].number = number;
+    }
+    made.table = gpu_copy_of(on, made.host, of->choice_count * sizeof *made.table);
+    gpu_put(on, of->device_choices, of->choices, of->choice_count * sizeof *of->choices);
+    return made;
+}
+
+static void free_debts(const gpu *on, const scene *of, debts *from) {
+    for (size_t i = 0; i < of->choice_count; i++) {
+        gs_cuda_free(on->cuda, from->host[i].sides[0]);
+        gs_cuda_free(on->cuda, from->host[i].sides[1]);
+        free(from->before[i]);
+    }
+    gs_cuda_free(on->cuda, from->table);
+}
+
+/* wanted: what was chosen from. Becomes what is owed after it, of one gradient. */
+static void expect_owed(const gpu *on, const gs_cuda_choice *of, float *wanted, const debts *kept, float unit,
+                        uint64_t seed) {
+    const gs_cuda_residual *residual = &kept->host[of->number];
+    uint32_t *const indices = malloc((of->kept + 1) * sizeof *indices);
+    void *const scratch = malloc(gs_topk_scratch_bytes(of->count) + 1);
+    float *const got = malloc((of->count + 1) * sizeof *got);
+    gs_topk_select(wanted, of->count, of->kept, indices, scratch);
+    for (uint32_t k = 0; k < of->kept; k++) {
+        wanted[indices[k]] = 0.0f;
+    }
+    for (uint32_t k = 0; k < of->count; k++) {
+        wanted[k] /= unit;
+    }
+    gpu_get(on, got, residual->sides[1 - residual->valid], of->count * sizeof *got);
+    expect_same_elements(got, wanted, GSYNC_FLOAT32, of->count, "owed", seed);
+    free(got);
+    free(scratch);
+    free(indices);
+}
+
+static void what_is_owed_is_added_and_what_is_left_is_owed(void **state) {
+    const gpu *on = *state;
+    for (uint64_t round = 0; round < 6; round++) {
+        seeded random = {SEED + round};
+        scene s = {.choice_count = 0};
+        const float unit = round % 2 == 0 ? 1.0f : 0x1p16f;
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t count = 1 + (uint32_t)seeded_below(&random, i % 2 == 0 ? 400 : 9000);
+            add_choice(&s, count, 1 + (uint32_t)seeded_below(&random, count), i);
+        }
+        open_scene(on, &s, NORMAL, &random);
+        debts kept = make_debts(on, &s, &random);
+        for (size_t i = 0; i < s.choice_count; i++) {
+            for (uint32_t k = 0; k < s.choices[i].count; k++) {
+                s.bucket[s.choices[i].offset + k] += kept.before[i][k] * unit;
+            }
+        }
+        s.topk.residuals = kept.table;
+        s.topk.residual_count = s.choice_count;
+        s.topk.host_residuals = kept.host;
+        s.topk.host_choices = s.choices;
+        s.topk.unit = unit;
+        expect_chosen(on, &s, "with what is owed", SEED + round);
+        for (size_t i = 0; i < s.choice_count; i++) {
+            expect_owed(on, &s.choices[i], s.bucket + s.choices[i].offset, &kept, unit, SEED + round);
+        }
+        free_debts(on, &s, &kept);
+        close_scene(on, &s);
+    }
 }
 
 /* ---- adding up ---- */
@@ -305,9 +423,11 @@ static void an_index_behind_the_end_makes_NaN(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(of_random_bits_the_largest_are_chosen),
+        TEST(buckets_take_turns_with_one_scratch),
         TEST(lengths_about_those_of_tiles_and_shares_about_the_ends_do_not_matter),
         TEST(of_equals_the_first_are_chosen),
         TEST(gradients_of_more_tiles_than_there_are_blocks_are_chosen_from),
+        TEST(what_is_owed_is_added_and_what_is_left_is_owed),
         TEST(entries_are_added_up_in_the_order_of_ranks),
         TEST(an_index_behind_the_end_makes_NaN),
     };
