@@ -44,8 +44,8 @@ extern "C" {
 GSYNC_API gsync_status gsync_comm_from_nccl(gsync_comm **comm, ncclComm_t nccl, const gsync_comm_options *options);
 
 /*
- * What a GPU does not do, gsync_reducer_commit refuses with GSYNC_ERR_UNSUPPORTED, by name: the wire TOPK and error
- * feedback. Gradients of one reducer are all on one device, the current one, or GSYNC_ERR_ARGUMENT names those that are
+ * What a GPU does not do, gsync_reducer_commit refuses with GSYNC_ERR_UNSUPPORTED, by name: error feedback, but
+ * for the wire TOPK. Gradients of one reducer are all on one device, the current one, or GSYNC_ERR_ARGUMENT names those that are
  * not; gsync_options.memory says where gradients without an address live. gsync_ready means here that the host has
  * synchronised with whoever wrote the gradient.
  *
