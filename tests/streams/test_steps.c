@@ -108,14 +108,21 @@ static void run_rank(int rank, int ranks, void *context) {
     gsync_comm_destroy(&s->comms[rank]);
 }
 
+/* ThreadSanitizer sees what is not ordered in any schedule, and takes ten times as long. */
+#if defined(__SANITIZE_THREAD__)
+enum { SEEDS = 1 };
+#else
+enum { SEEDS = 2 };
+#endif
+
 static void run_scene(scene s, const char *what) {
     static const int most[] = {1, 2, 4, 8};
     static const int few[] = {1, 2, 3, 4};
     const int *worlds = s.model.has_unused || s.model.is_few ? few : most;
     for (size_t w = 0; w < 4; w++) {
-        for (uint64_t seed = 0; seed < 2; seed++) {
+        for (uint64_t seed = 0; seed < SEEDS; seed++) {
             simcuda_reset();
-            simcuda_schedule(seed);
+            simcuda_schedule(seed + w % 2);
             assert_int_equal(gsync_comm_threads(s.comms, worlds[w], NULL), GSYNC_OK);
             run_rank_threads(worlds[w], run_rank, &s);
             if (simcuda_reports(NULL, 0) != 0) {
