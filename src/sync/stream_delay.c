@@ -281,9 +281,9 @@ gsync_status gs_stream_explain(const gs_stream *stream, gsync_status status) {
     char text[GS_FAIL_TEXT_MAX];
     words why = {.used = 0};
     snprintf(text, sizeof text, "%s", gsync_last_error());
-    const gs_stream_watch *watch = &stream->watch;
-    const bool was_watched = atomic_load(&watch->has_failed) != 0 && watch->has_delay;
-    const gs_stream_delay delay = was_watched ? watch->delay : find_present_delay(stream);
+    /* What the watch has ended looks as if it were over. */
+    const bool was_watched = atomic_load(&stream->watch.has_failed) != 0;
+    const gs_stream_delay delay = was_watched ? stream->watch.delay : find_present_delay(stream);
     add_late(&why, stream, &delay);
     if (delay.late.count == 0 || strstr(text, why.text) != NULL) {
         return gs_fail(status, "%s", text); /* looking may have left other words */

@@ -149,8 +149,8 @@ typedef struct gs_stream_watch {
     const gs_stream_watched *last;            /* no micro-batch has begun since; NULL: one has */
     gsync_status status;                      /* written once, and then */
     char text[GS_FAIL_TEXT_MAX];
-    bool has_delay; /* which says it better than the text */
-    gs_stream_delay delay;
+    bool has_delay;        /* which says it better than the text */
+    gs_stream_delay delay; /* of the last look */
     _Atomic int has_failed;
 } gs_stream_watch;
 

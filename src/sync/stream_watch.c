@@ -161,6 +161,10 @@ void gs_stream_watch_turn(gs_stream *stream, const gs_stream_turn *turn) {
         return;
     }
     pthread_mutex_lock(&watch->gate);
+    if (atomic_load(&watch->has_failed) != 0) { /* the next call will tell */
+        pthread_mutex_unlock(&watch->gate);
+        return;
+    }
     const bool was_idle = !is_under_way(watch);
     *step = (gs_stream_watched){.event = turn->finished,
                                 .begin_ns = gs_clock_ns(),
@@ -191,5 +195,5 @@ gsync_status gs_stream_watch_status(const gs_stream *stream) {
     }
     /* Written once, before has_failed. */
     return watch->has_delay ? gs_stream_fail_delay(stream, &watch->delay, "gsync_finish_on")
-                            : gs_fail(watch->status, "%s", watch->text);
+                            : gs_stream_explain(stream, gs_fail(watch->status, "%s", watch->text));
 }
