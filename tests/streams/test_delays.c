@@ -39,10 +39,14 @@ static ncclComm_t meet_over_nccl(crew *c, int rank) {
     return nccl;
 }
 
-static void run_story(int rank, int ranks, void *context) {
-    crew *c = context;
+/* Several crews play at the same time: most of it is waiting. */
+enum { CREWS_MAX = 2 };
+
+static void run_story(int place, int places, void *context) {
+    crew *c = (crew *)context + place / RANKS;
+    const int rank = place % RANKS;
     pair p = {0};
-    (void)ranks;
+    (void)places;
     simcuda_thread_rank(rank);
     ncclComm_t nccl = c->id != NULL ? meet_over_nccl(c, rank) : NULL;
     pair_open(&p, c->comms[rank], &c->options);
@@ -61,26 +65,35 @@ static gsync_options two_buckets(void) {
     return options;
 }
 
-static void play(crew *c) {
-    assert_int_equal(pthread_barrier_init(&c->is_over, NULL, RANKS), 0);
-    run_rank_threads(RANKS, run_story, c);
+static void play(crew *crews, int count) {
+    for (int i = 0; i < count; i++) {
+        assert_int_equal(pthread_barrier_init(&crews[i].is_over, NULL, RANKS), 0);
+    }
+    run_rank_threads(count * RANKS, run_story, crews);
     simcuda_wait_idle();
     assert_int_equal(simcuda_allocations(), 0);
     assert_int_equal(simcuda_objects(), 0);
-    pthread_barrier_destroy(&c->is_over);
+    for (int i = 0; i < count; i++) {
+        pthread_barrier_destroy(&crews[i].is_over);
+    }
 }
 
-static void tell_with(const gsync_options *reducers, uint32_t timeout_ms, rank_story *story) {
-    crew c = {.story = story, .options = *reducers};
+static crew crew_for(rank_story *story, uint32_t timeout_ms) {
+    crew c = {.story = story, .options = two_buckets()};
     const gsync_comm_options options = options_with(timeout_ms);
     assert_int_equal(gsync_comm_threads(c.comms, RANKS, &options), GSYNC_OK);
-    play(&c);
+    return c;
 }
 
-static void tell(rank_story *story) {
-    const gsync_options options = two_buckets();
-    tell_with(&options, TIMEOUT_MS, story);
+static void tell(rank_story *story, uint32_t timeout_ms) {
+    crew c = crew_for(story, timeout_ms);
+    play(&c, 1);
     simcuda_reset();
+}
+
+static void tell_both(rank_story *one, rank_story *other) {
+    crew crews[CREWS_MAX] = {crew_for(one, TIMEOUT_MS), crew_for(other, TIMEOUT_MS)};
+    play(crews, CREWS_MAX);
 }
 
 /* One of the ranks that wait is the first to give up; the others are told by its words. */
@@ -131,11 +144,6 @@ static void play_absence(crew *c, pair *p, int rank) {
     pthread_barrier_wait(&c->is_over);
 }
 
-static void a_rank_that_never_begins_is_named(void **state) {
-    (void)state;
-    tell(play_absence);
-}
-
 static void play_absence_behind_streams(crew *c, pair *p, int rank) {
     if (rank != LATE) {
         CHECK_WORDS(finish_both_on_stream(p), "after gsync_finish_on", "rank 2 has not begun it",
@@ -144,9 +152,9 @@ static void play_absence_behind_streams(crew *c, pair *p, int rank) {
     pthread_barrier_wait(&c->is_over);
 }
 
-static void a_rank_that_never_begins_is_named_after_finish_on(void **state) {
+static void a_rank_that_never_begins_is_named(void **state) {
     (void)state;
-    tell(play_absence_behind_streams);
+    tell_both(play_absence, play_absence_behind_streams);
 }
 
 static void mark_first(const pair *p) {
@@ -161,11 +169,6 @@ static void play_halt(crew *c, pair *p, int rank) {
         CHECK_WORDS(finish_both(p), "step 1", "rank 2 has launched 1 of 2 buckets", "bucket 1 with gradient 'a'");
     }
     pthread_barrier_wait(&c->is_over);
-}
-
-static void a_rank_that_stops_among_its_buckets_is_named(void **state) {
-    (void)state;
-    tell(play_halt);
 }
 
 /* The wait for the order begins with the last mark, and so ends first. */
@@ -187,10 +190,10 @@ static void play_first_halt_behind_streams(crew *c, pair *p, int rank) {
 /* There the ranks wait for rank 0's order too, and for that not longer. */
 static void a_rank_that_stops_in_the_first_step_is_named(void **state) {
     (void)state;
-    gsync_options options = two_buckets();
-    options.order = GSYNC_ORDER_AGREED;
-    tell_with(&options, TIMEOUT_MS, play_halt);
-    tell_with(&options, TIMEOUT_MS, play_first_halt_behind_streams);
+    crew crews[CREWS_MAX] = {crew_for(play_halt, TIMEOUT_MS), crew_for(play_first_halt_behind_streams, TIMEOUT_MS)};
+    crews[0].options.order = GSYNC_ORDER_AGREED;
+    crews[1].options.order = GSYNC_ORDER_AGREED;
+    play(crews, CREWS_MAX);
 }
 
 static void play_halt_behind_streams(crew *c, pair *p, int rank) {
@@ -204,9 +207,9 @@ static void play_halt_behind_streams(crew *c, pair *p, int rank) {
     pthread_barrier_wait(&c->is_over);
 }
 
-static void a_rank_that_stops_among_its_buckets_is_named_after_finish_on(void **state) {
+static void a_rank_that_stops_among_its_buckets_is_named(void **state) {
     (void)state;
-    tell(play_halt_behind_streams);
+    tell_both(play_halt, play_halt_behind_streams);
 }
 
 static void play_accumulation(crew *c, pair *p, int rank) {
@@ -217,11 +220,6 @@ static void play_accumulation(crew *c, pair *p, int rank) {
                     "gradient 'b'");
     }
     pthread_barrier_wait(&c->is_over);
-}
-
-static void a_rank_that_still_accumulates_is_named(void **state) {
-    (void)state;
-    tell(play_accumulation);
 }
 
 static void play_commit(crew *c, pair *p, int rank) {
@@ -235,9 +233,9 @@ static void play_commit(crew *c, pair *p, int rank) {
     pthread_barrier_wait(&c->is_over);
 }
 
-static void a_rank_that_commits_again_alone_is_named(void **state) {
+static void a_rank_that_accumulates_or_commits_meanwhile_is_named(void **state) {
     (void)state;
-    tell(play_commit);
+    tell_both(play_accumulation, play_commit);
 }
 
 /* Steps are counted anew from there. */
@@ -253,11 +251,6 @@ static void play_older_state(crew *c, pair *p, int rank) {
         CHECK_WORDS(finish_both(p), "step 1 is not over", "rank 2 has not begun it");
     }
     pthread_barrier_wait(&c->is_over);
-}
-
-static void a_rank_that_never_begins_is_named_after_a_state_was_loaded(void **state) {
-    (void)state;
-    tell(play_older_state);
 }
 
 /* ---- a rank that leaves: nobody waits for the deadline ---- */
@@ -279,8 +272,7 @@ static void play_departure(crew *c, pair *p, int rank) {
 
 static void a_rank_that_destroys_its_reducer_is_named(void **state) {
     (void)state;
-    const gsync_options options = two_buckets();
-    tell_with(&options, LONG_MS, play_departure);
+    tell(play_departure, LONG_MS);
 }
 
 /* ---- a device that does not come to its end ---- */
@@ -306,11 +298,6 @@ static void play_held_producer(crew *c, pair *p, int rank) {
     pthread_barrier_wait(&c->is_over);
 }
 
-static void a_rank_whose_producer_hangs_is_named(void **state) {
-    (void)state;
-    tell(play_held_producer);
-}
-
 static void play_held_producer_behind_streams(crew *c, pair *p, int rank) {
     if (rank == LATE) {
         hold_after_first(p);
@@ -324,9 +311,9 @@ static void play_held_producer_behind_streams(crew *c, pair *p, int rank) {
     }
 }
 
-static void a_rank_whose_producer_hangs_is_named_after_finish_on(void **state) {
+static void a_rank_whose_producer_hangs_is_named(void **state) {
     (void)state;
-    tell(play_held_producer_behind_streams);
+    tell_both(play_held_producer, play_held_producer_behind_streams);
 }
 
 static void play_hanging_collective(crew *c, pair *p, int rank) {
@@ -338,7 +325,7 @@ static void play_hanging_collective(crew *c, pair *p, int rank) {
 static void where_all_have_launched_all_it_is_said(void **state) {
     (void)state;
     simcuda_fault("ncclAllReduce", LATE, 2, SIMCUDA_HANGS, 0);
-    tell(play_hanging_collective);
+    tell(play_hanging_collective, TIMEOUT_MS);
 }
 
 /* ---- ranks that share nothing but NCCL ---- */
@@ -362,7 +349,7 @@ static void each_rank_says_what_it_knows_of_itself(void **state) {
     simcuda_reset();
     assert_int_equal(ncclGetUniqueId(&id), ncclSuccess);
     crew c = {.story = play_halt_far_away, .options = two_buckets(), .id = &id};
-    play(&c);
+    play(&c, 1);
 }
 
 /* ---- what no other rank is needed for ---- */
@@ -383,29 +370,25 @@ static void play_slow_sums(crew *c, pair *p, int rank) {
     pthread_barrier_wait(&c->is_over);
 }
 
-static void sums_of_a_rank_wait_for_that_rank_alone(void **state) {
+/* And steps are counted anew from a state that was loaded. */
+static void sums_wait_for_no_other_rank_and_steps_for_those_of_the_same_number(void **state) {
     (void)state;
-    gsync_options options = two_buckets();
-    options.accumulation = GSYNC_CLIENT_OVERWRITES;
-    tell_with(&options, TIMEOUT_MS, play_slow_sums);
+    crew crews[CREWS_MAX] = {crew_for(play_older_state, TIMEOUT_MS), crew_for(play_slow_sums, TIMEOUT_MS)};
+    crews[1].options.accumulation = GSYNC_CLIENT_OVERWRITES;
+    play(crews, CREWS_MAX);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rank_that_never_begins_is_named),
-        cmocka_unit_test(a_rank_that_never_begins_is_named_after_finish_on),
-        cmocka_unit_test(a_rank_that_stops_among_its_buckets_is_named),
         cmocka_unit_test(a_rank_that_stops_in_the_first_step_is_named),
-        cmocka_unit_test(a_rank_that_stops_among_its_buckets_is_named_after_finish_on),
-        cmocka_unit_test(a_rank_that_still_accumulates_is_named),
-        cmocka_unit_test(a_rank_that_commits_again_alone_is_named),
-        cmocka_unit_test(a_rank_that_never_begins_is_named_after_a_state_was_loaded),
+        cmocka_unit_test(a_rank_that_stops_among_its_buckets_is_named),
+        cmocka_unit_test(a_rank_that_accumulates_or_commits_meanwhile_is_named),
         cmocka_unit_test(a_rank_that_destroys_its_reducer_is_named),
         cmocka_unit_test(a_rank_whose_producer_hangs_is_named),
-        cmocka_unit_test(a_rank_whose_producer_hangs_is_named_after_finish_on),
         cmocka_unit_test(where_all_have_launched_all_it_is_said),
         cmocka_unit_test(each_rank_says_what_it_knows_of_itself),
-        cmocka_unit_test(sums_of_a_rank_wait_for_that_rank_alone),
+        cmocka_unit_test(sums_wait_for_no_other_rank_and_steps_for_those_of_the_same_number),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
