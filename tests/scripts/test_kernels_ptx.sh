@@ -13,13 +13,15 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 # One form, as text, in place of all forms as an object.
-command=$(sed -n 's/^ *"command": "\(.*-c [^ ]*device_cuda_kernels\.cu\) -o .*/\1/p' "$1/compile_commands.json")
-if [ -z "$command" ]; then
-    echo "FAILED: $1/compile_commands.json does not say how the kernels are compiled"
-    exit 1
-fi
-command=$(printf '%s\n' "$command" | sed 's/--generate-code=[^ ]*//g; s/ -c / --ptx -arch=compute_80 /')
-(cd "$1" && eval "$command -o '$scratch/kernels.ptx'")
+for source in device_cuda_kernels topk_cuda_kernels; do
+    command=$(sed -n "s/^ *\"command\": \"\(.*-c [^ ]*$source\.cu\) -o .*/\1/p" "$1/compile_commands.json")
+    if [ -z "$command" ]; then
+        echo "FAILED: $1/compile_commands.json does not say how $source.cu is compiled"
+        exit 1
+    fi
+    command=$(printf '%s\n' "$command" | sed 's/--generate-code=[^ ]*//g; s/ -c / --ptx -arch=compute_80 /')
+    (cd "$1" && eval "$command -o '$scratch/$source.ptx'")
+done
 
 awk '
 function wants(pattern, what) {
@@ -60,4 +62,4 @@ END {
     }
     exit failures > 0
 }
-' "$scratch/kernels.ptx"
+' "$scratch"/*.ptx
