@@ -77,9 +77,11 @@ static void miss_a_rank(gsync_comm *world, const gsync_options *options) {
     const int last = gsync_world_size(world) - 1;
     snprintf(late, sizeof late, "rank %d has launched 1 of 3 buckets", last);
     snprintf(unheard, sizeof unheard, "%d is, is not known here", last);
+    gsync_options alone = *options;
+    alone.order = GSYNC_ORDER_REGISTERED; /* the ranks would wait for rank 0's order, and could name who is late */
     run_into_deadline(world, options, 0, (const char *const[2]){late, "bucket 1 with gradient 'gradient 1'"});
     if (last == 1) {
-        run_into_deadline(world, options, 1, (const char *const[2]){"rank 0 has launched all buckets", unheard});
+        run_into_deadline(world, &alone, 1, (const char *const[2]){"rank 0 has launched all buckets", unheard});
     }
 }
 

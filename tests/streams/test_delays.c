@@ -285,17 +285,24 @@ static void hold_after_first(const pair *p) {
     mark(p, 0, 1.0);
 }
 
+/* Earlier, what is queued might still reach the ranks that wait. */
+static void release_when_over(crew *c, const pair *p, int rank) {
+    pthread_barrier_wait(&c->is_over);
+    if (rank == LATE) {
+        simcuda_release(p->compute);
+    }
+}
+
 static const char *const held[WORDS_MAX] = {"step 1 is not over", "on rank 2 a stream", "bucket 1 with gradient 'a'"};
 
 static void play_held_producer(crew *c, pair *p, int rank) {
     if (rank == LATE) {
         hold_after_first(p);
         check_words(__LINE__, gsync_finish(p->reducer, NULL), held);
-        simcuda_release(p->compute);
     } else {
         check_words(__LINE__, finish_both(p), held);
     }
-    pthread_barrier_wait(&c->is_over);
+    release_when_over(c, p, rank);
 }
 
 static void play_held_producer_behind_streams(crew *c, pair *p, int rank) {
@@ -305,10 +312,7 @@ static void play_held_producer_behind_streams(crew *c, pair *p, int rank) {
     } else {
         check_words(__LINE__, finish_both_on_stream(p), held);
     }
-    pthread_barrier_wait(&c->is_over);
-    if (rank == LATE) {
-        simcuda_release(p->compute);
-    }
+    release_when_over(c, p, rank);
 }
 
 static void a_rank_whose_producer_hangs_is_named(void **state) {
@@ -334,13 +338,12 @@ static void play_halt_far_away(crew *c, pair *p, int rank) {
     if (rank == LATE) {
         hold_after_first(p);
         CHECK_WORDS(gsync_finish(p->reducer, NULL), "on rank 2 a stream", "bucket 1 with gradient 'a'");
-        simcuda_release(p->compute);
     } else {
         CHECK_WORDS(finish_both(p), "launched all buckets",
                     rank == 0 ? "how far ranks 1, 2 are, is not known here"
                               : "how far ranks 0, 2 are, is not known here");
     }
-    pthread_barrier_wait(&c->is_over);
+    release_when_over(c, p, rank);
 }
 
 static void each_rank_says_what_it_knows_of_itself(void **state) {
