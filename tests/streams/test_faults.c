@@ -18,6 +18,7 @@ typedef struct fault {
     bool peers_notice;
     ending ending;
     bool is_deterministic;
+    gsync_wire wire;
     const char *words; /* of the rank it happens on; NULL: any */
 } fault;
 
@@ -50,6 +51,11 @@ static gsync_status add_and_commit(trainer *t, const trial *at, gsync_comm *comm
     }
     CHECK(gsync_reducer_create(&t->device, comm, &options) == GSYNC_OK);
     add_gradients(t, t->device, true);
+    if (at->fault.wire != GSYNC_WIRE_NATIVE) {
+        gsync_wire_options wire = GSYNC_WIRE_OPTIONS_INIT;
+        wire.elements_min = 1;
+        CHECK(gsync_reducer_set_wire(t->device, NULL, at->fault.wire, &wire) == GSYNC_OK);
+    }
     simcuda_thread_rank(t->rank);
     if (t->rank == 1) {
         simcuda_fault(at->fault.call, 1, at->fault.nth, at->fault.effect, at->fault.result);
@@ -110,7 +116,7 @@ static trial run(const fault *what) {
 }
 
 static void print_outcome(const trial *at) {
-    printf("  %s %u:", at->fault.call, at->fault.nth);
+    printf("  %s %u, wire %d:", at->fault.call, at->fault.nth, (int)at->fault.wire);
     for (int rank = 0; rank < RANKS; rank++) {
         printf(" %s", gsync_status_name(at->statuses[rank]));
     }
@@ -119,19 +125,33 @@ static void print_outcome(const trial *at) {
 
 /* ---- claims ---- */
 
+static void check_lack(const char *call, unsigned nth, gsync_wire wire) {
+    const fault what = {
+        .call = call, .nth = nth, .effect = SIMCUDA_RETURNS, .result = cudaErrorMemoryAllocation, .wire = wire};
+    const trial at = run(&what);
+    print_outcome(&at);
+    for (int rank = 0; rank < RANKS; rank++) {
+        assert_int_equal(at.statuses[rank], GSYNC_ERR_MEMORY);
+        assert_non_null(strstr(at.texts[rank], "rank 1"));
+    }
+}
+
 static void memory_that_one_rank_lacks_is_known_to_all(void **state) {
     (void)state;
     static const char *const calls[] = {"cudaMalloc", "cudaHostAlloc", "cudaStreamCreateWithPriority",
                                         "cudaEventCreateWithFlags"};
     for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
-        const fault what = {.call = calls[i], .nth = 1, .effect = SIMCUDA_RETURNS, .result = cudaErrorMemoryAllocation};
-        const trial at = run(&what);
-        print_outcome(&at);
-        for (int rank = 0; rank < RANKS; rank++) {
-            assert_int_equal(at.statuses[rank], GSYNC_ERR_MEMORY);
-            assert_non_null(strstr(at.texts[rank], "rank 1"));
-        }
+        check_lack(calls[i], 1, GSYNC_WIRE_NATIVE);
     }
+}
+
+/* For entries, and for what is owed. */
+static void so_is_memory_for_the_largest_elements(void **state) {
+    (void)state;
+    for (unsigned nth = 2; nth <= 4; nth++) {
+        check_lack("cudaMalloc", nth, GSYNC_WIRE_TOPK);
+    }
+    check_lack("cudaHostAlloc", 2, GSYNC_WIRE_TOPK);
 }
 
 static void check_for_good(const trial *at) {
@@ -181,6 +201,7 @@ static void what_fails_in_a_step_ends_on_every_rank(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_that_one_rank_lacks_is_known_to_all),
+        cmocka_unit_test(so_is_memory_for_the_largest_elements),
         cmocka_unit_test(what_fails_in_a_step_ends_on_every_rank),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
