@@ -625,7 +625,9 @@ GSYNC_API gsync_status gsync_clip_grad_norm(gsync_reducer *reducer, double max_n
  * Between steps, after commit: what this rank's reducer remembers from step to step, so that training goes on from a
  * checkpoint as if it had not stopped: the residuals of error feedback, the magnitude for FLOAT16, the step number.
  * Each rank saves its own, and loads it into a reducer with the same gradients, wires and world size; anything else is
- * GSYNC_ERR_MISMATCH with nothing changed. Not collective.
+ * GSYNC_ERR_MISMATCH with nothing changed. Not collective. On a GPU both wait, and return what goes wrong there; and
+ * saving what is owed is GSYNC_ERR_STATE while the ranks have still to agree on the order of buckets, which they do in
+ * the gsync_begin after a first step that ended with gsync_finish_on.
  */
 GSYNC_API size_t gsync_state_size(const gsync_reducer *reducer);
 GSYNC_API gsync_status gsync_state_save(const gsync_reducer *reducer, void *to, size_t bytes);

@@ -44,10 +44,9 @@ extern "C" {
 GSYNC_API gsync_status gsync_comm_from_nccl(gsync_comm **comm, ncclComm_t nccl, const gsync_comm_options *options);
 
 /*
- * What a GPU does not do, gsync_reducer_commit refuses with GSYNC_ERR_UNSUPPORTED, by name: error feedback, but
- * for the wire TOPK. Gradients of one reducer are all on one device, the current one, or GSYNC_ERR_ARGUMENT names those
- * that are not; gsync_options.memory says where gradients without an address live. gsync_ready means here that the host
- * has synchronised with whoever wrote the gradient.
+ * Gradients of one reducer are all on one device, the current one, or GSYNC_ERR_ARGUMENT of gsync_reducer_commit names
+ * those that are not; gsync_options.memory says where gradients without an address live. All wires are there.
+ * gsync_ready means here that the host has synchronised with whoever wrote the gradient.
  *
  * Ranks that disagree, or forget a gradient with is_strict, are noticed when buckets are reduced already: after
  * GSYNC_ERR_INCOMPLETE and GSYNC_ERR_MISMATCH gradients hold numbers of no use. docs/streams_and_threads.md has the

@@ -159,19 +159,6 @@ static gsync_status check_host_sums(const gsync_reducer *reducer) {
     return GSYNC_OK;
 }
 
-static gsync_status check_wires(const gsync_reducer *reducer) {
-    for (uint32_t i = 0; i < reducer->gradient_count; i++) {
-        const gs_wire_rule *rule = &reducer->pipeline.wires[reducer->shapes[i].wire];
-        if (rule->has_feedback && rule->wire != GSYNC_WIRE_TOPK) {
-            return gs_fail(GSYNC_ERR_UNSUPPORTED,
-                           "gradient '%s' is on a GPU: %s with error feedback is for gradients on the host: use the "
-                           "wire without feedback, or TOPK",
-                           name_of(reducer, i), gs_wire_name(rule->wire));
-        }
-    }
-    return GSYNC_OK;
-}
-
 /* ---- the stream ---- */
 
 static bool has_views_only(const gsync_reducer *reducer) {
@@ -217,7 +204,6 @@ gsync_status gs_reducer_find_place(gsync_reducer *reducer) {
     if (!is_on_device) {
         return check_host_sums(reducer);
     }
-    GS_TRY(check_wires(reducer));
     return open_stream(reducer, ops_of_build);
 }
 

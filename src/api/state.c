@@ -30,8 +30,12 @@ static size_t residual_bytes(const gsync_reducer *reducer, size_t index, int sta
     return gradient->residuals[stage].sides[0] != NULL ? gs_tensor_count(&gradient->tensor) * sizeof(float) : 0;
 }
 
+static size_t order_end(const gsync_reducer *reducer) {
+    return sizeof(state_header) + reducer->gradient_count * sizeof *reducer->order;
+}
+
 static size_t size_of(const gsync_reducer *reducer) {
-    size_t bytes = sizeof(state_header) + reducer->gradient_count * sizeof *reducer->order;
+    size_t bytes = order_end(reducer);
     for (size_t i = 0; i < reducer->gradient_count; i++) {
         for (int stage = 0; stage < 2; stage++) {
             bytes += residual_bytes(reducer, i, stage);
@@ -50,7 +54,7 @@ static uint64_t digest_of(const gsync_reducer *reducer) {
     const gsync_options *options = &reducer->options;
     const uint64_t words[] = {gs_commit_digest(reducer),       (uint64_t)options->strategy, options->bucket_bytes_max,
                               options->bucket_bytes_first_max, (uint64_t)group->host_count, (uint64_t)group->host,
-                              (uint64_t)group->local_count,    (uint64_t)group->local_rank};
+                              (uint64_t)group->local_count,    (uint64_t)group->local_rank, reducer->stream != NULL};
     return gs_host_hash(words, sizeof words, 0);
 }
 
@@ -93,7 +97,13 @@ static gsync_status save(const gsync_reducer *reducer, void *to, size_t bytes) {
                        size_of(reducer));
     }
     state_header header = header_of(reducer);
-    void *after_order = (unsigned char *)to + sizeof header + reducer->gradient_count * sizeof *reducer->order;
+    if (reducer->owes_order && header.bytes > order_end(reducer)) {
+        return gs_fail(
+            GSYNC_ERR_STATE,
+            "gsync_state_save: the ranks have not agreed on the order of buckets yet, which decides who owes "
+            "what of results: save after the next step, or end the first one with gsync_finish");
+    }
+    void *after_order = (unsigned char *)to + order_end(reducer);
     if (reducer->stream != NULL) {
         GS_TRY(reducer->stream_ops->save(reducer->stream, after_order, &header.divisor));
     } else {

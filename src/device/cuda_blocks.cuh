@@ -157,9 +157,11 @@ template <class C> struct Values {
         return most;
     }
 
-    /* Returns through tally what encoding noticed; `first` is the number of the lane's first element. */
+    /* Returns through tally what encoding noticed, and in sent, where that is wanted, what others will read; `first` is
+     * the number of the lane's first element. */
     GS_ANYWHERE void store(const Places<C> &places, size_t part, size_t block, unsigned lane, uint32_t most,
-                           size_t first, const Randomness &random, gs_cuda_tally *tally) const {
+                           size_t first, const Randomness &random, gs_cuda_tally *tally, bool wants_sent,
+                           Values *sent) const {
         Pack<uint8_t, PER_LANE> codes;
         const typename C::Block how = C::block_of(most);
         GS_UNROLL
@@ -168,6 +170,9 @@ template <class C> struct Values {
             codes.at[k] = random.is_on ? C::code_of(how, most, at[k], gs_random_bits(random.stream, number))
                                        : C::code_of(how, most, at[k]);
             note(at[k], codes.at[k], most, first + (size_t)k, tally);
+            if (wants_sent) {
+                sent->at[k] = C::value_of(codes.at[k], C::scale_of(how));
+            }
         }
         gs_cuda_code::store(places.codes(part, block) + lane * PER_LANE, codes);
         if (lane == 0) {
@@ -186,9 +191,61 @@ template <class C> struct Values {
     }
 };
 
+/* ---- error feedback ---- */
+
+/* What is owed of one lane's elements, of which the first `count` belong to the term. */
+class LaneOwed {
+  public:
+    /* `at`: the lane's first element; the term is that of its block. */
+    GS_ANYWHERE LaneOwed(const gs_cuda_feedback &of, const Finder &finder, size_t at)
+        : unit_(of.unit), owed_(owed_at(of, finder.term(), finder.place(at))), count_(count_of(finder, at)) {
+    }
+
+    GS_ANYWHERE void add_to(float *values) const {
+        Pack<float, PER_LANE> owed;
+        if (count_ == PER_LANE) {
+            gs_cuda_code::load(&owed, owed_.now);
+        }
+        GS_UNROLL
+        for (int k = 0; k < PER_LANE; k++) {
+            if (k < count_) {
+                values[k] = with_owed(values[k], count_ == PER_LANE ? owed.at[k] : owed_.now[k], unit_);
+            }
+        }
+    }
+
+    GS_ANYWHERE void keep(const float *wanted, const float *sent) const {
+        Pack<float, PER_LANE> lost;
+        GS_UNROLL
+        for (int k = 0; k < PER_LANE; k++) {
+            lost.at[k] = lost_of(wanted[k], sent[k], unit_);
+        }
+        if (count_ == PER_LANE) {
+            gs_cuda_code::store(owed_.then, lost);
+            return;
+        }
+        GS_UNROLL
+        for (int k = 0; k < PER_LANE; k++) {
+            if (k < count_) {
+                owed_.then[k] = lost.at[k];
+            }
+        }
+    }
+
+  private:
+    static GS_ANYWHERE int count_of(const Finder &finder, size_t at) {
+        const size_t end = finder.end();
+        return at >= end ? 0 : (end - at < PER_LANE ? (int)(end - at) : (int)PER_LANE);
+    }
+
+    float unit_;
+    Owed owed_;
+    int count_;
+};
+
 /* ---- encode ---- */
 
-template <class D, class C> class BlockEncode {
+template <class D, class C, bool OWES> class BlockEncode {
   public:
     typedef gs_cuda_pass_arguments Arguments;
     typedef typename D::Stored Stored;
@@ -214,6 +271,9 @@ template <class D, class C> class BlockEncode {
                 values_.at[k] = one(at + (size_t)k);
             }
         }
+        if (OWES && cursor_.seek(block * GS_WIRE_BLOCK)) {
+            LaneOwed(of_.feedback, cursor_, at).add_to(values_.at);
+        }
         return values_.most();
     }
 
@@ -221,10 +281,14 @@ template <class D, class C> class BlockEncode {
         const Places<C> places(of_.blocks, of_.bucket);
         const size_t part = block / of_.blocks.per_part;
         const size_t first = block * GS_WIRE_BLOCK;
-        (void)cursor_.seek(first); /* where its gradient begins, which ends perhaps before this lane */
+        const bool has_term = cursor_.seek(first); /* its gradient ends perhaps before this lane */
         const Randomness random = randomness_of(of_.random, cursor_.term().number, cursor_.place(first), lane);
+        Values<C> sent;
         values_.store(places, part, block - part * of_.blocks.per_part, lane, most, first + lane * PER_LANE, random,
-                      tally_);
+                      tally_, OWES, &sent);
+        if (OWES && has_term) {
+            LaneOwed(of_.feedback, cursor_, first + lane * PER_LANE).keep(values_.at, sent.at);
+        }
     }
 
   private:
@@ -271,7 +335,7 @@ template <class D, class C> class BlockEncode {
 
 /* ---- the sum of a shard ---- */
 
-template <class C> class BlockSum {
+template <class C, bool OWES> class BlockSum {
   public:
     typedef gs_cuda_combine_arguments Arguments;
 
@@ -280,7 +344,8 @@ template <class C> class BlockSum {
     }
 
     GS_ANYWHERE BlockSum(const Arguments &of, gs_cuda_tally *tally)
-        : of_(of), tally_(tally), division_(gs_cuda_division_by(of.divisor)) {
+        : of_(of), tally_(tally), division_(gs_cuda_division_by(of.divisor)), finder_(of.terms, of.term_count, NULL),
+          owes_(OWES && division_.how != GS_CUDA_BY_ZERO) {
     }
 
     GS_ANYWHERE uint32_t load(size_t block, unsigned lane) {
@@ -307,18 +372,32 @@ template <class C> class BlockSum {
         for (int k = 0; k < PER_LANE; k++) {
             sum_.at[k] = one_nan(divided(sum_.at[k], division_));
         }
+        if (owes_ && finder_.seek(in_bucket(block))) {
+            LaneOwed(of_.feedback, finder_, in_bucket(block) + lane * PER_LANE).add_to(sum_.at);
+        }
         return sum_.most();
     }
 
     GS_ANYWHERE void store(size_t block, unsigned lane, uint32_t most) {
         const Places<C> places(of_.blocks, of_.shard);
-        sum_.store(places, 0, block, lane, most, block * GS_WIRE_BLOCK + lane * PER_LANE, no_randomness(), tally_);
+        Values<C> sent;
+        sum_.store(places, 0, block, lane, most, block * GS_WIRE_BLOCK + lane * PER_LANE, no_randomness(), tally_,
+                   owes_, &sent);
+        if (owes_ && finder_.seek(in_bucket(block))) {
+            LaneOwed(of_.feedback, finder_, in_bucket(block) + lane * PER_LANE).keep(sum_.at, sent.at);
+        }
     }
 
   private:
+    GS_ANYWHERE size_t in_bucket(size_t block) const {
+        return of_.first + block * GS_WIRE_BLOCK;
+    }
+
     const Arguments &of_;
     gs_cuda_tally *tally_;
     gs_cuda_division division_;
+    Finder finder_;
+    bool owes_;
     Values<C> sum_;
 };
 

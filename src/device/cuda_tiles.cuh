@@ -8,89 +8,9 @@
  * and the number of blocks from that of elements.
  */
 
-#include "device/cuda_formats.cuh"
+#include "device/cuda_terms.cuh"
 
 namespace gs_cuda_code {
-
-/* ---- terms ---- */
-
-/* Where elements of the bucket belong. */
-class Cursor {
-  public:
-    explicit GS_ANYWHERE Cursor(const gs_cuda_pass_arguments &of) : of_(of), term_(&of.only), offset_(0), end_(0) {
-    }
-
-    /* Whether the element belongs to a term; otherwise it only fills up a block. */
-    GS_ANYWHERE bool seek(size_t element) {
-        if (element < offset_ || element >= end_) {
-            find(element);
-        }
-        return element >= offset_ && element < end_;
-    }
-
-    GS_ANYWHERE const gs_cuda_term &term() const {
-        return *term_;
-    }
-
-    GS_ANYWHERE bool brings_data() const {
-        return term_->data != NULL && brings(GS_CUDA_BRINGS_DATA);
-    }
-
-    GS_ANYWHERE bool brings_accumulator() const {
-        return term_->accumulator != NULL && brings(GS_CUDA_BRINGS_ACCUMULATOR);
-    }
-
-    GS_ANYWHERE bool takes_result() const {
-        return term_->data != NULL && (of_.used == NULL || of_.used[term_ - of_.terms] != 0);
-    }
-
-    /* Its place in the term, where accumulators have it. */
-    GS_ANYWHERE size_t place(size_t element) const {
-        return element - offset_;
-    }
-
-    /* Its place in the term's memory, and how many elements lie there in a row. */
-    GS_ANYWHERE size_t index(size_t element, size_t *row_left) const {
-        const size_t place = element - offset_;
-        const size_t columns = term_->columns;
-        if (term_->rows <= 1 || term_->row_pitch == columns) {
-            *row_left = end_ - element;
-            return place;
-        }
-        /* Most fit into 32 bits, in which GPUs divide several times as fast. */
-        const size_t row = (place | columns) >> 32 == 0 ? (uint32_t)place / (uint32_t)columns : place / columns;
-        const size_t column = place - row * columns;
-        *row_left = columns - column;
-        return row * term_->row_pitch + column;
-    }
-
-  private:
-    GS_ANYWHERE bool brings(int what) const {
-        return of_.brings == NULL || (of_.brings[term_ - of_.terms] & what) != 0;
-    }
-
-    /* The last term that starts at the element or before it. */
-    GS_ANYWHERE void find(size_t element) {
-        size_t low = 0;
-        size_t high = of_.term_count;
-        while (high - low > 1) {
-            const size_t middle = low + (high - low) / 2;
-            if (of_.terms[middle].offset <= element) {
-                low = middle;
-            } else {
-                high = middle;
-            }
-        }
-        term_ = of_.terms == NULL ? &of_.only : &of_.terms[low];
-        offset_ = term_->offset;
-        end_ = offset_ + term_->rows * term_->columns;
-    }
-
-    const gs_cuda_pass_arguments &of_;
-    const gs_cuda_term *term_;
-    size_t offset_;
-    size_t end_;
-};
 
 /* 16 bytes on the wider side, or more where the narrower one would have less than 8. */
 constexpr int chunk_of(size_t one, size_t other) {
@@ -145,7 +65,9 @@ static inline GS_ANYWHERE typename D::Wide weighed(bool has_data, typename D::St
     return weight != 1.0 ? one_nan(x * factor) : x;
 }
 
-template <class D, class W> class Encode {
+/* OWES: adds what is owed before it rounds, and keeps what rounding loses. A kernel of its own, since it takes more
+ * registers. */
+template <class D, class W, bool OWES> class Encode {
   public:
     typedef gs_cuda_pass_arguments Arguments;
     typedef D Data;
@@ -158,6 +80,7 @@ template <class D, class W> class Encode {
     struct Loaded {
         Pack<typename D::Stored, CHUNK> data;
         const Wide *sum; /* where it is, because few have one */
+        Owed owed;       /* likewise */
         bool is_whole;
         bool has_data;
     };
@@ -182,6 +105,9 @@ template <class D, class W> class Encode {
         to->is_whole = true;
         to->has_data = cursor_.brings_data();
         to->sum = cursor_.brings_accumulator() ? (const Wide *)term.accumulator + cursor_.place(at) : NULL;
+        if (OWES) {
+            to->owed = owed_at(of_.feedback, term, cursor_.place(at));
+        }
         if (to->has_data) {
             gs_cuda_code::load(&to->data, (const typename D::Stored *)term.data + index);
         }
@@ -196,10 +122,17 @@ template <class D, class W> class Encode {
         if (has_sum) {
             gs_cuda_code::load(&sum, from.sum);
         }
+        Pack<float, CHUNK> owed;
+        if (OWES) {
+            gs_cuda_code::load(&owed, from.owed.now);
+        }
         Pack<typename W::Stored, CHUNK> to;
         GS_UNROLL
         for (int k = 0; k < CHUNK; k++) {
-            to.at[k] = element(from.has_data, from.data.at[k], has_sum, sum.at[k], at + k);
+            to.at[k] = element(from.has_data, from.data.at[k], has_sum, sum.at[k], &owed.at[k], at + k);
+        }
+        if (OWES) {
+            store(from.owed.then, owed);
         }
         store((typename W::Stored *)of_.bucket + at, to);
         return true;
@@ -213,8 +146,13 @@ template <class D, class W> class Encode {
             const size_t index = cursor_.index(at, &row_left);
             const bool has_data = cursor_.brings_data();
             const bool has_sum = cursor_.brings_accumulator();
+            const Owed owed = OWES ? owed_at(of_.feedback, term, cursor_.place(at)) : Owed{NULL, NULL};
+            float rest = OWES ? *owed.now : 0;
             to = element(has_data, has_data ? ((const typename D::Stored *)term.data)[index] : 0, has_sum,
-                         has_sum ? ((const Wide *)term.accumulator)[cursor_.place(at)] : 0, at);
+                         has_sum ? ((const Wide *)term.accumulator)[cursor_.place(at)] : 0, &rest, at);
+            if (OWES) {
+                *owed.then = rest;
+            }
         }
         ((typename W::Stored *)of_.bucket)[at] = to;
     }
@@ -223,10 +161,18 @@ template <class D, class W> class Encode {
     GS_ANYWHERE Encode(const Arguments &of, gs_cuda_tally *tally) : of_(of), tally_(tally), cursor_(of) {
     }
 
-    GS_ANYWHERE typename W::Stored element(bool has_data, typename D::Stored data, bool has_sum, Wide sum, size_t at) {
+    /* *owed: what was owed, and then what is. */
+    GS_ANYWHERE typename W::Stored element(bool has_data, typename D::Stored data, bool has_sum, Wide sum, float *owed,
+                                           size_t at) {
         typedef typename W::Wide Sent;
-        const Sent wide = Turned<Sent, Wide>::of(weighed<D>(has_data, data, has_sum, sum, of_.factor));
+        Sent wide = Turned<Sent, Wide>::of(weighed<D>(has_data, data, has_sum, sum, of_.factor));
+        if (OWES) {
+            wide = with_owed((float)wide, *owed, of_.feedback.unit);
+        }
         typename W::Stored to = Wire<W>::encode(wide, of_.narrowing, tally_);
+        if (OWES) {
+            *owed = lost_of((float)wide, (float)Wire<W>::decode(to, of_.narrowing), of_.feedback.unit);
+        }
         if (Same<D, W>::value && has_data && !has_sum && of_.factor == 1.0 && !of_.narrowing.is_on) {
             to = copied(data); /* to and fro the payload of a NaN could change */
         }
@@ -341,7 +287,7 @@ static inline GS_ANYWHERE bool contributes(const gs_cuda_combine_arguments &of, 
     return of.shares == NULL || of.shares[rank].contributes != 0;
 }
 
-template <class W> class Combine {
+template <class W, bool OWES> class Combine {
   public:
     typedef gs_cuda_combine_arguments Arguments;
     typedef W Bucket;
@@ -362,7 +308,7 @@ template <class W> class Combine {
 
     GS_ANYWHERE bool finish(const Loaded &, size_t at) {
         typedef typename W::Stored Stored;
-        if (at + CHUNK > of_.count) {
+        if (at + CHUNK > of_.count || (owes_ && !is_in_one_term(at))) {
             return false;
         }
         Pack<Wide, CHUNK> sum = {};
@@ -380,10 +326,18 @@ template <class W> class Combine {
             }
             has_any = true;
         }
+        const Owed place = owes_ ? owed_by(at) : Owed{NULL, NULL};
+        Pack<float, CHUNK> owed;
+        if (owes_) {
+            gs_cuda_code::load(&owed, place.now);
+        }
         Pack<Stored, CHUNK> to;
         GS_UNROLL
         for (int k = 0; k < CHUNK; k++) {
-            to.at[k] = element(sum.at[k], at + k);
+            to.at[k] = element(sum.at[k], owes_, &owed.at[k], at + k);
+        }
+        if (owes_) {
+            store(place.then, owed);
         }
         store((Stored *)of_.shard + at, to);
         return true;
@@ -400,21 +354,44 @@ template <class W> class Combine {
                 has_any = true;
             }
         }
-        ((Stored *)of_.shard)[at] = element(sum, at);
+        const bool owes = owes_ && finder_.seek(of_.first + at);
+        const Owed place = owes ? owed_by(at) : Owed{NULL, NULL};
+        float owed = owes ? *place.now : 0;
+        ((Stored *)of_.shard)[at] = element(sum, owes, &owed, at);
+        if (owes) {
+            *place.then = owed;
+        }
     }
 
   private:
     GS_ANYWHERE Combine(const Arguments &of, gs_cuda_tally *tally)
         : of_(of), tally_(tally), division_(gs_cuda_division_by(of.divisor)),
-          results_(narrowing_of_results<W>(of.narrowing, of.results)) {
+          results_(narrowing_of_results<W>(of.narrowing, of.results)), finder_(of.terms, of.term_count, NULL),
+          owes_(OWES && division_.how != GS_CUDA_BY_ZERO) {
+    }
+
+    GS_ANYWHERE bool is_in_one_term(size_t at) {
+        return finder_.seek(of_.first + at) && finder_.end() - (of_.first + at) >= CHUNK;
+    }
+
+    GS_ANYWHERE Owed owed_by(size_t at) const {
+        return owed_at(of_.feedback, finder_.term(), finder_.place(of_.first + at));
     }
 
     GS_ANYWHERE Wide decoded(typename W::Stored x) const {
         return Wire<W>::decode(x, of_.narrowing);
     }
 
-    GS_ANYWHERE typename W::Stored element(Wide sum, size_t at) {
-        const typename W::Stored to = Wire<W>::encode(one_nan(divided(sum, division_)), results_, tally_);
+    /* *owed: what was owed, and then what is. */
+    GS_ANYWHERE typename W::Stored element(Wide sum, bool owes, float *owed, size_t at) {
+        Wide wide = one_nan(divided(sum, division_));
+        if (owes) {
+            wide = with_owed((float)wide, *owed, of_.feedback.unit);
+        }
+        const typename W::Stored to = Wire<W>::encode(wide, results_, tally_);
+        if (owes) {
+            *owed = lost_of((float)wide, (float)Wire<W>::decode(to, results_), of_.feedback.unit);
+        }
         if (of_.notebook != NULL) {
             note_stored<W>(tally_, to, at);
             gs_cuda_note_square(tally_, (double)Wire<W>::decode(to, results_));
@@ -426,6 +403,8 @@ template <class W> class Combine {
     gs_cuda_tally *tally_;
     gs_cuda_division division_;
     gs_cuda_narrowing results_;
+    Finder finder_;
+    bool owes_;
 };
 
 /* ---- what divides a step ---- */

@@ -378,6 +378,7 @@ static gs_cuda_pass_arguments arguments_of(const gs_cuda_pass *pass, void *bucke
                                     .results = pass->results,
                                     .blocks = pass->blocks,
                                     .random = pass->random,
+                                    .feedback = pass->feedback,
                                     .notebook = pass->notebook};
 }
 
@@ -412,11 +413,15 @@ gsync_status gs_cuda_combine(gs_cuda *cuda, const gs_cuda_combination *combinati
                                                  .narrowing = narrowing_of(combination->wire, combination->scale),
                                                  .results = combination->results,
                                                  .blocks = combination->blocks,
+                                                 .feedback = combination->feedback,
+                                                 .terms = combination->terms,
+                                                 .term_count = combination->term_count,
+                                                 .first = combination->first,
                                                  .notebook = combination->notebook};
     int before;
     GS_TRY(check_types(combination->wire, combination->wire));
     GS_TRY(enter(cuda, &before));
-    const int error = gs_cuda_kernels_combine(&arguments, combination->wire, stream);
+    const int error = gs_cuda_kernels_combine(&arguments, combination->host_terms, combination->wire, stream);
     leave(before);
     return check((cudaError_t)error, "launching the sum of a shard");
 }

@@ -134,6 +134,24 @@ gs_cuda_blocks gs_cuda_blocks_of(gs_cuda_codec codec, size_t count, int ranks);
 
 enum { GS_CUDA_BRINGS_DATA = 1, GS_CUDA_BRINGS_ACCUMULATOR = 2 };
 
+/*
+ * Error feedback: what one rank owes of one gradient, in float32 and in units of the gradient, its elements one behind
+ * the other. A pass reads the valid side and writes the other one, which becomes valid when it is certain that the step
+ * counts: gs_cuda_settle. Tables of these are in device memory, in the order of the terms' numbers, with a copy on the
+ * host in which only `sides` holds.
+ */
+typedef struct gs_cuda_residual {
+    float *sides[2]; /* NULL: none is kept */
+    uint32_t valid;
+} gs_cuda_residual;
+
+/* Whether a pass adds what is owed before it rounds, and writes what rounding loses. */
+typedef struct gs_cuda_feedback {
+    const gs_cuda_residual *residuals;      /* of every gradient of the pass, in device memory; NULL: there is none */
+    const gs_cuda_residual *host_residuals; /* the same on the host; read during the call only */
+    float unit;                             /* of what is rounded: the loss scale, or 1 */
+} gs_cuda_feedback;
+
 /* One pass over a bucket: everything one kernel does. */
 typedef struct gs_cuda_pass {
     const gs_cuda_term *terms;      /* in device memory, in the order of their offsets; not overlapping */
@@ -154,6 +172,7 @@ typedef struct gs_cuda_pass {
     gs_cuda_result_scale results; /* decode, of a narrow wire */
     gs_cuda_blocks blocks;        /* not PLAIN: wire and scale say nothing; there is no divisor, and decode no factor */
     gs_cuda_randomness random;    /* encode, of blocks */
+    gs_cuda_feedback feedback;    /* encode, of a narrow wire or of blocks */
     gs_cuda_notebook *notebook;   /* NULL: nothing is looked for */
 } gs_cuda_pass;
 
@@ -190,7 +209,12 @@ typedef struct gs_cuda_combination {
     const double *divisor;
     float scale;
     gs_cuda_result_scale results;
-    gs_cuda_blocks blocks; /* not PLAIN: the parts' strides and the shard's place are as it says */
+    gs_cuda_blocks blocks;          /* not PLAIN: the parts' strides and the shard's place are as it says */
+    gs_cuda_feedback feedback;      /* of a narrow wire or of blocks; nothing is owed or lost where 0 divides */
+    const gs_cuda_term *terms;      /* with it: the bucket's, of which only the shape counts */
+    const gs_cuda_term *host_terms; /* as in gs_cuda_pass */
+    size_t term_count;
+    size_t first; /* the shard's first element in the bucket */
     gs_cuda_notebook *notebook;
 } gs_cuda_combination;
 
@@ -205,17 +229,6 @@ gsync_status gs_cuda_combine(gs_cuda *cuda, const gs_cuda_combination *combinati
 gsync_status gs_cuda_digest(gs_cuda *cuda, const gs_cuda_pass *pass, uint64_t *digests, void *stream);
 gsync_status gs_cuda_digest_one(gs_cuda *cuda, const gs_cuda_term *term, gsync_dtype dtype, uint64_t *digest,
                                 void *stream);
-
-/*
- * Error feedback: what one rank owes of one gradient, in float32 and in units of the gradient, its elements one behind
- * the other. A pass reads the valid side and writes the other one, which becomes valid when it is certain that the step
- * counts: gs_cuda_settle. Tables of these are in device memory, in the order of the terms' numbers, with a copy on the
- * host in which only `sides` holds.
- */
-typedef struct gs_cuda_residual {
-    float *sides[2]; /* NULL: none is kept */
-    uint32_t valid;
-} gs_cuda_residual;
 
 enum { GS_CUDA_WROTE_CONTRIBUTION = 1, GS_CUDA_WROTE_RESULT = 2 };
 

@@ -17,6 +17,10 @@ using namespace gs_cuda_code;
 
 namespace {
 
+template <class D, class W> using PlainEncode = Encode<D, W, false>;
+template <class D, class C> using PlainBlockEncode = BlockEncode<D, C, false>;
+template <class D, class C> using OwingBlockEncode = BlockEncode<D, C, true>;
+
 /* A launch that nobody implements, which is our own mistake. */
 const int no_such_kernel = 98; /* cudaErrorInvalidDeviceFunction */
 
@@ -135,14 +139,94 @@ template <template <class, class> class Pass> int load_pass() {
     return 0;
 }
 
+/* ---- other wires, with error feedback ---- */
+
+template <class D>
+int launch_owing_from(const char *what, const gs_cuda_pass_arguments &of, const gs_cuda_term *host_terms,
+                      gsync_dtype wire, void *stream) {
+    switch (wire) {
+    case GSYNC_FLOAT16:
+        return launch_tiles<Encode<D, Float16, true>>(what, of, host_terms, stream);
+    case GSYNC_BFLOAT16:
+        return launch_tiles<Encode<D, BFloat16, true>>(what, of, host_terms, stream);
+    default:
+        return no_such_kernel;
+    }
+}
+
+int launch_owing(const char *what, const gs_cuda_pass_arguments &of, const gs_cuda_term *host_terms, gsync_dtype dtype,
+                 gsync_dtype wire, void *stream) {
+    switch (dtype) {
+    case GSYNC_FLOAT32:
+        return launch_owing_from<Float32>(what, of, host_terms, wire, stream);
+    case GSYNC_FLOAT16:
+        return launch_owing_from<Float16>(what, of, host_terms, wire, stream);
+    case GSYNC_BFLOAT16:
+        return launch_owing_from<BFloat16>(what, of, host_terms, wire, stream);
+    case GSYNC_FLOAT64:
+        return launch_owing_from<Float64>(what, of, host_terms, wire, stream);
+    default:
+        return no_such_kernel;
+    }
+}
+
+int launch_owing_combine(const gs_cuda_combine_arguments &of, const gs_cuda_term *host_terms, gsync_dtype wire,
+                         void *stream) {
+    switch (of.blocks.codec) {
+    case GS_CUDA_INT8:
+        return launch_warps<BlockSum<Int8, true>>("combine", of, host_terms, stream);
+    case GS_CUDA_FLOAT8:
+        return launch_warps<BlockSum<Float8, true>>("combine", of, host_terms, stream);
+    case GS_CUDA_PLAIN:
+        break;
+    }
+    switch (wire) {
+    case GSYNC_FLOAT16:
+        return launch_tiles<Combine<Float16, true>>("combine", of, host_terms, stream);
+    case GSYNC_BFLOAT16:
+        return launch_tiles<Combine<BFloat16, true>>("combine", of, host_terms, stream);
+    default:
+        return no_such_kernel;
+    }
+}
+
+template <class D> int load_owing() {
+    const int result = load_kernel<Encode<D, Float16, true>>();
+    return result != 0 ? result : load_kernel<Encode<D, BFloat16, true>>();
+}
+
+int load_feedback() {
+    const int results[] = {load_owing<Float32>(),
+                           load_owing<Float16>(),
+                           load_owing<BFloat16>(),
+                           load_owing<Float64>(),
+                           load_codec<OwingBlockEncode, Int8>(),
+                           load_codec<OwingBlockEncode, Float8>(),
+                           load_kernel<Combine<Float16, true>>(),
+                           load_kernel<Combine<BFloat16, true>>(),
+                           load_blocks_kernel<BlockSum<Int8, true>>(),
+                           load_blocks_kernel<BlockSum<Float8, true>>(),
+                           load_kernel<Settle>(),
+                           load_kernel<Fold>()};
+    for (const int result : results) {
+        if (result != 0) {
+            return result;
+        }
+    }
+    return 0;
+}
+
 } // namespace
 
 int gs_cuda_kernels_encode(const char *what, const gs_cuda_pass_arguments *arguments, const gs_cuda_term *host_terms,
                            gsync_dtype dtype, gsync_dtype wire, void *stream) {
+    const bool owes = arguments->feedback.residuals != NULL;
     if (arguments->blocks.codec != GS_CUDA_PLAIN) {
-        return launch_block_pass<BlockEncode>(what, *arguments, host_terms, dtype, stream);
+        return owes ? launch_block_pass<OwingBlockEncode>(what, *arguments, host_terms, dtype, stream)
+                    : launch_block_pass<PlainBlockEncode>(what, *arguments, host_terms, dtype, stream);
     }
-    return launch_pass<Encode>(what, *arguments, host_terms, dtype, wire, stream);
+    return owes ? launch_owing(what, *arguments, host_terms, dtype, wire, stream)
+                : launch_pass<PlainEncode>(what, *arguments, host_terms, dtype, wire, stream);
 }
 
 int gs_cuda_kernels_decode(const gs_cuda_pass_arguments *arguments, const gs_cuda_term *host_terms, gsync_dtype dtype,
@@ -170,24 +254,28 @@ int gs_cuda_kernels_digest(const gs_cuda_pass_arguments *arguments, const gs_cud
     }
 }
 
-int gs_cuda_kernels_combine(const gs_cuda_combine_arguments *arguments, gsync_dtype wire, void *stream) {
+int gs_cuda_kernels_combine(const gs_cuda_combine_arguments *arguments, const gs_cuda_term *host_terms,
+                            gsync_dtype wire, void *stream) {
+    if (arguments->feedback.residuals != NULL) {
+        return launch_owing_combine(*arguments, host_terms, wire, stream);
+    }
     switch (arguments->blocks.codec) {
     case GS_CUDA_INT8:
-        return launch_warps<BlockSum<Int8>>("combine", *arguments, NULL, stream);
+        return launch_warps<BlockSum<Int8, false>>("combine", *arguments, host_terms, stream);
     case GS_CUDA_FLOAT8:
-        return launch_warps<BlockSum<Float8>>("combine", *arguments, NULL, stream);
+        return launch_warps<BlockSum<Float8, false>>("combine", *arguments, host_terms, stream);
     case GS_CUDA_PLAIN:
         break;
     }
     switch (wire) {
     case GSYNC_FLOAT32:
-        return launch_tiles<Combine<Float32>>("combine", *arguments, NULL, stream);
+        return launch_tiles<Combine<Float32, false>>("combine", *arguments, host_terms, stream);
     case GSYNC_FLOAT64:
-        return launch_tiles<Combine<Float64>>("combine", *arguments, NULL, stream);
+        return launch_tiles<Combine<Float64, false>>("combine", *arguments, host_terms, stream);
     case GSYNC_FLOAT16:
-        return launch_tiles<Combine<Float16>>("combine", *arguments, NULL, stream);
+        return launch_tiles<Combine<Float16, false>>("combine", *arguments, host_terms, stream);
     case GSYNC_BFLOAT16:
-        return launch_tiles<Combine<BFloat16>>("combine", *arguments, NULL, stream);
+        return launch_tiles<Combine<BFloat16, false>>("combine", *arguments, host_terms, stream);
     default:
         return no_such_kernel;
     }
@@ -210,25 +298,24 @@ bool gs_cuda_kernels_have_driver(void) {
 }
 
 int gs_cuda_kernels_load(void) {
-    const int results[] = {load_pass<Encode>(),
+    const int results[] = {load_pass<PlainEncode>(),
                            load_pass<Decode>(),
-                           load_kernel<Combine<Float32>>(),
-                           load_kernel<Combine<Float64>>(),
-                           load_kernel<Combine<Float16>>(),
-                           load_kernel<Combine<BFloat16>>(),
+                           load_kernel<Combine<Float32, false>>(),
+                           load_kernel<Combine<Float64, false>>(),
+                           load_kernel<Combine<Float16, false>>(),
+                           load_kernel<Combine<BFloat16, false>>(),
                            load_kernel<Digest<Float32>>(),
                            load_kernel<Digest<Float64>>(),
                            load_kernel<Digest<Float16>>(),
                            load_kernel<Digest<BFloat16>>(),
-                           load_codec<BlockEncode, Int8>(),
-                           load_codec<BlockEncode, Float8>(),
+                           load_codec<PlainBlockEncode, Int8>(),
+                           load_codec<PlainBlockEncode, Float8>(),
                            load_codec<BlockDecode, Int8>(),
                            load_codec<BlockDecode, Float8>(),
-                           load_blocks_kernel<BlockSum<Int8>>(),
-                           load_blocks_kernel<BlockSum<Float8>>(),
+                           load_blocks_kernel<BlockSum<Int8, false>>(),
+                           load_blocks_kernel<BlockSum<Float8, false>>(),
                            load_kernel<Shares>(),
-                           load_kernel<Settle>(),
-                           load_kernel<Fold>()};
+                           load_feedback()};
     for (const int result : results) {
         if (result != 0) {
             return result;

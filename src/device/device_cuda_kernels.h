@@ -30,6 +30,7 @@ typedef struct gs_cuda_pass_arguments {
     gs_cuda_result_scale results;
     gs_cuda_blocks blocks;
     gs_cuda_randomness random;
+    gs_cuda_feedback feedback;
     gs_cuda_notebook *notebook;
 } gs_cuda_pass_arguments;
 
@@ -44,6 +45,10 @@ typedef struct gs_cuda_combine_arguments {
     gs_cuda_narrowing narrowing; /* of the parts */
     gs_cuda_result_scale results;
     gs_cuda_blocks blocks;
+    gs_cuda_feedback feedback;
+    const gs_cuda_term *terms;
+    size_t term_count;
+    size_t first;
     gs_cuda_notebook *notebook;
 } gs_cuda_combine_arguments;
 
@@ -76,7 +81,8 @@ int gs_cuda_kernels_decode(const gs_cuda_pass_arguments *arguments, const gs_cud
                            gsync_dtype wire, void *stream);
 int gs_cuda_kernels_digest(const gs_cuda_pass_arguments *arguments, const gs_cuda_term *host_terms, gsync_dtype dtype,
                            void *stream);
-int gs_cuda_kernels_combine(const gs_cuda_combine_arguments *arguments, gsync_dtype wire, void *stream);
+int gs_cuda_kernels_combine(const gs_cuda_combine_arguments *arguments, const gs_cuda_term *host_terms,
+                            gsync_dtype wire, void *stream);
 int gs_cuda_kernels_add_shares(const gs_cuda_shares_arguments *arguments, void *stream);
 int gs_cuda_kernels_settle(const gs_cuda_settle_arguments *arguments, void *stream);
 int gs_cuda_kernels_fold(const gs_cuda_fold_arguments *arguments, void *stream);

@@ -94,6 +94,21 @@ void gs_stream_note_written(gs_stream *stream, size_t bucket, gs_wire_stage stag
     }
 }
 
+/* A rank that has no data does not send what it owes either. Contributions are multiplied by the loss scale, a power of
+ * two; results are divided by it already. */
+gs_cuda_feedback gs_stream_feedback(gs_stream *stream, const gs_stream_route *way, gs_wire_stage stage) {
+    const gs_step_terms *step = &stream->pipeline->step;
+    const bool is_contribution = stage == GS_WIRE_CONTRIBUTION;
+    const bool is_rounded = way->scale != 0.0f || way->blocks.codec != GS_CUDA_PLAIN; /* and not chosen from */
+    if (!is_rounded || !gs_stream_feeds_back(stream, way->bucket) || (is_contribution && !step->contributes)) {
+        return (gs_cuda_feedback){.residuals = NULL};
+    }
+    gs_stream_note_written(stream, way->bucket, stage);
+    return (gs_cuda_feedback){.residuals = stream->residuals[stage],
+                              .host_residuals = stream->host_residuals[stage],
+                              .unit = is_contribution ? (float)step->loss_scale : 1.0f};
+}
+
 /* What of a gradient becomes valid, perhaps; and forgets it. */
 static uint8_t take_written(gs_gradient *gradient, bool is_decided) {
     uint8_t written = 0;

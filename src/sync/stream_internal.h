@@ -268,6 +268,8 @@ gsync_status gs_stream_allocate_residuals(gs_stream *stream, const gs_stream_wis
 bool gs_stream_feeds_back(const gs_stream *stream, size_t bucket);
 /* The other sides of the bucket's gradients are written in this step. Under the launch lock. */
 void gs_stream_note_written(gs_stream *stream, size_t bucket, gs_wire_stage stage);
+/* What a pass over the bucket feeds back; then its gradients' other sides are noted to be written. */
+gs_cuda_feedback gs_stream_feedback(gs_stream *stream, const gs_stream_route *way, gs_wire_stage stage);
 /* Before the first pass of a step. */
 gsync_status gs_stream_begin_feedback(gs_stream *stream);
 /* Behind the last pass of a step that no host waits for: what was written becomes valid if the device finds that the

@@ -26,6 +26,7 @@ static gsync_status encode(gs_stream *stream, const gs_stream_route *way) {
     gs_cuda_pass pass = gs_stream_pass_of(stream, way, way->brings);
     pass.factor = stream->pipeline->step.factor;
     pass.random = gs_stream_randomness(stream, way);
+    pass.feedback = gs_stream_feedback(stream, way, GS_WIRE_CONTRIBUTION);
     if (way->differs) {
         GS_TRY(gs_stream_send_brings(stream, way->bucket, false));
         pass.brings = stream->brings + bucket_at(stream, way->bucket)->first;
@@ -73,6 +74,7 @@ static gsync_status reduce_directly(gs_stream *stream, const gs_stream_route *wa
     unsigned char *parts = stream->parts + stream->buckets[way->bucket].at;
     GS_TRY(gs_nccl_all_to_all(stream->nccl, way->at, parts, part.bytes, stream->queue));
     if (part.mine != 0) {
+        const gs_cuda_pass shape = gs_stream_pass_of(stream, way, 0);
         const gs_cuda_combination sum = {.parts = parts,
                                          .ranks = stream->world_size,
                                          .shares = stream->shares,
@@ -84,6 +86,11 @@ static gsync_status reduce_directly(gs_stream *stream, const gs_stream_route *wa
                                          .scale = way->scale,
                                          .results = gs_stream_result_scale(stream, way),
                                          .blocks = way->blocks,
+                                         .feedback = gs_stream_feedback(stream, way, GS_WIRE_RESULT),
+                                         .terms = shape.terms,
+                                         .host_terms = shape.host_terms,
+                                         .term_count = shape.term_count,
+                                         .first = part.stride * (size_t)stream->rank,
                                          .notebook = stream->pipeline->terms.looks ? stream->notebook : NULL};
         GS_TRY(gs_cuda_combine(stream->cuda, &sum, stream->queue));
     }

@@ -156,35 +156,6 @@ static void a_device_that_is_not_current_is_refused(void **state) {
     tell(2, tell_another_device);
 }
 
-static void tell_unsupported(crew *c, int rank, gsync_comm *comm) {
-    (void)c;
-    (void)rank;
-    static const struct {
-        gsync_wire wire;
-        gsync_feedback feedback;
-        const char *words;
-    } lacks[] = {{GSYNC_WIRE_INT8, GSYNC_FEEDBACK_ON, "with error feedback"}};
-    for (size_t i = 0; i < sizeof lacks / sizeof *lacks; i++) {
-        enum { ELEMENTS = 20000 };
-        gsync_reducer *reducer = NULL;
-        double *memory;
-        gsync_wire_options options = GSYNC_WIRE_OPTIONS_INIT;
-        options.feedback = lacks[i].feedback;
-        OK(cudaMalloc((void **)&memory, ELEMENTS * sizeof *memory));
-        CHECK(gsync_reducer_create(&reducer, comm, NULL) == GSYNC_OK);
-        CHECK(gsync_reducer_add(reducer, "g", memory, ELEMENTS, GSYNC_FLOAT32) == GSYNC_OK);
-        CHECK(gsync_reducer_set_wire(reducer, NULL, lacks[i].wire, &options) == GSYNC_OK);
-        CHECK_STATUS(gsync_reducer_commit(reducer), GSYNC_ERR_UNSUPPORTED, lacks[i].words);
-        gsync_reducer_destroy(&reducer);
-        OK(cudaFree(memory));
-    }
-}
-
-static void what_devices_lack_is_refused_by_name(void **state) {
-    (void)state;
-    tell(2, tell_unsupported);
-}
-
 /* ---- calls ---- */
 
 static void tell_wrong_calls(crew *c, int rank, gsync_comm *comm) {
@@ -447,7 +418,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixtures_are_refused_by_name_on_all_ranks),
         cmocka_unit_test(a_device_that_is_not_current_is_refused),
-        cmocka_unit_test(what_devices_lack_is_refused_by_name),
         cmocka_unit_test(gradients_on_the_host_have_no_streams),
         cmocka_unit_test(streams_that_are_captured_are_refused),
         cmocka_unit_test(a_scaler_needs_the_host),

@@ -207,6 +207,26 @@ static void fast_sums_take_one_collective_and_no_combine(void **state) {
     assert_int_equal(c.all_gathers, RANKS);
 }
 
+/* Behind the last bucket one small kernel settles what is owed of all of them. */
+static void error_feedback_takes_no_pass_of_its_own(void **state) {
+    (void)state;
+    plan p = plain_plan();
+    p.options.is_deterministic = 1;
+    p.model.wire = GSYNC_WIRE_BFLOAT16;
+    p.model.wire_options = (gsync_wire_options)GSYNC_WIRE_OPTIONS_INIT;
+    p.model.wire_options.elements_min = 1;
+    const costs without = run(&p, RANKS);
+    p.model.wire_options.feedback = GSYNC_FEEDBACK_ON;
+    const costs c = run(&p, RANKS);
+    assert_int_equal(simcuda_launches("settle"), RANKS * (STEPS - 1)); /* the first step is native */
+    assert_int_equal(c.encodes, RANKS * BUCKETS);
+    assert_int_equal(c.combines, RANKS * BUCKETS);
+    assert_int_equal(c.decodes, RANKS * BUCKETS);
+    assert_int_equal(c.sends, without.sends);
+    assert_int_equal(c.all_gathers, without.all_gathers);
+    assert_int_equal(c.copies, without.copies + RANKS); /* of what was written */
+}
+
 static void a_rank_alone_needs_no_nccl_and_no_kernel(void **state) {
     (void)state;
     plan p = plain_plan();
@@ -223,6 +243,7 @@ int main(void) {
         cmocka_unit_test(means_over_three_ranks_are_divided_afterwards),
         cmocka_unit_test(sums_in_rank_order_take_two_collectives),
         cmocka_unit_test(fast_sums_take_one_collective_and_no_combine),
+        cmocka_unit_test(error_feedback_takes_no_pass_of_its_own),
         cmocka_unit_test(a_rank_alone_needs_no_nccl_and_no_kernel),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

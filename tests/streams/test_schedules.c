@@ -170,6 +170,25 @@ static void marks_may_come_from_several_threads(void **state) {
     }
 }
 
+/* What is owed is read and written on the library's stream alone, and settled by whoever knows whether a step counts.
+ */
+static void what_is_owed_does_not_depend_on_it_either(void **state) {
+    (void)state;
+    static const gsync_wire wires[] = {GSYNC_WIRE_INT8, GSYNC_WIRE_BFLOAT16, GSYNC_WIRE_FLOAT8};
+    for (uint64_t seed = seed_first; seed < seed_first + seed_count / 5; seed++) {
+        session s = plain_session();
+        s.model.is_exact = false;
+        s.model.wire = wires[seed % 3];
+        s.model.wire_options = (gsync_wire_options)GSYNC_WIRE_OPTIONS_INIT;
+        s.model.wire_options.feedback = GSYNC_FEEDBACK_ON;
+        s.model.wire_options.elements_min = 30;
+        s.model.has_unused = seed % 2 == 0;
+        s.options.finds_unused = seed % 2 == 0;
+        s.options.is_deterministic = 1;
+        run(&s, 2 + (int)(seed % 2), seed);
+    }
+}
+
 static void ranks_may_know_each_other_through_nccl_alone(void **state) {
     (void)state;
     for (uint64_t seed = 0; seed < 3; seed++) {
@@ -185,6 +204,7 @@ int main(int count, char **arguments) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(results_do_not_depend_on_the_schedule),
         cmocka_unit_test(marks_may_come_from_several_threads),
+        cmocka_unit_test(what_is_owed_does_not_depend_on_it_either),
         cmocka_unit_test(ranks_may_know_each_other_through_nccl_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -58,8 +58,26 @@ inline size_t term_count_of(const gs_cuda_pass_arguments &of) {
     return of.terms == nullptr ? 1 : of.term_count;
 }
 
-template <class D, class W>
-void touch(Touched *touched, const Encode<D, W> *, const gs_cuda_pass_arguments &of, const gs_cuda_term *host_terms) {
+/* Which side is valid only the device knows. Of the bucket's elements from first on. */
+inline void add_owed(Touched *touched, const gs_cuda_feedback &of, const gs_cuda_term *terms, size_t term_count,
+                     size_t first, size_t count) {
+    for (size_t i = 0; i < term_count && of.residuals != nullptr; i++) {
+        const size_t begin = terms[i].offset > first ? terms[i].offset : first;
+        const size_t end = terms[i].offset + terms[i].rows * terms[i].columns;
+        const size_t last = end < first + count ? end : first + count;
+        const gs_cuda_residual &residual = of.host_residuals[terms[i].number];
+        touched->add(&of.residuals[terms[i].number], sizeof residual, false);
+        for (int side = 0; side < 2 && begin < last; side++) {
+            const float *const from = residual.sides[side] + (begin - terms[i].offset);
+            touched->add(from, (last - begin) * sizeof *from, false);
+            touched->add(from, (last - begin) * sizeof *from, true);
+        }
+    }
+}
+
+template <class D, class W, bool OWES>
+void touch(Touched *touched, const Encode<D, W, OWES> *, const gs_cuda_pass_arguments &of,
+           const gs_cuda_term *host_terms) {
     touched->add(of.terms, of.term_count * sizeof *of.terms, false);
     touched->add(of.brings, of.term_count, false);
     for (size_t i = 0; i < term_count_of(of); i++) {
@@ -67,6 +85,7 @@ void touch(Touched *touched, const Encode<D, W> *, const gs_cuda_pass_arguments 
         touched->add_rows(term, sizeof(typename D::Stored), false);
         touched->add(term.accumulator, term.rows * term.columns * sizeof(typename D::Wide), false);
     }
+    add_owed(touched, of.feedback, terms_of(of, host_terms), term_count_of(of), 0, of.count);
     touched->add(of.bucket, of.count * sizeof(typename W::Stored), true);
     touched->add_notebook(of.notebook);
 }
@@ -94,8 +113,9 @@ void touch(Touched *touched, const Digest<D> *, const gs_cuda_pass_arguments &of
     touched->add(of.digests, term_count_of(of) * sizeof *of.digests, true);
 }
 
-template <class W>
-void touch(Touched *touched, const Combine<W> *, const gs_cuda_combine_arguments &of, const gs_cuda_term *) {
+template <class W, bool OWES>
+void touch(Touched *touched, const Combine<W, OWES> *, const gs_cuda_combine_arguments &of,
+           const gs_cuda_term *host_terms) {
     const size_t size = sizeof(typename W::Stored);
     for (int rank = 0; rank < of.ranks; rank++) {
         touched->add(static_cast<const char *>(of.parts) + static_cast<size_t>(rank) * of.stride * size,
@@ -104,6 +124,8 @@ void touch(Touched *touched, const Combine<W> *, const gs_cuda_combine_arguments
     touched->add(of.divisor, sizeof *of.divisor, false);
     touched->add(of.results.divisor, sizeof *of.results.divisor, false);
     touched->add(of.shares, static_cast<size_t>(of.ranks) * sizeof *of.shares, false);
+    touched->add(of.terms, of.term_count * sizeof *of.terms, false);
+    add_owed(touched, of.feedback, host_terms, of.term_count, of.first, of.count);
     touched->add(of.shard, of.count * size, true);
     touched->add_notebook(of.notebook);
 }
@@ -114,8 +136,8 @@ inline size_t block_bytes(const gs_cuda_blocks &blocks, size_t count) {
     return (in_bucket + blocks.per_part - 1) / blocks.per_part * blocks.part_bytes;
 }
 
-template <class D, class C>
-void touch(Touched *touched, const BlockEncode<D, C> *, const gs_cuda_pass_arguments &of,
+template <class D, class C, bool OWES>
+void touch(Touched *touched, const BlockEncode<D, C, OWES> *, const gs_cuda_pass_arguments &of,
            const gs_cuda_term *host_terms) {
     touched->add(of.terms, of.term_count * sizeof *of.terms, false);
     touched->add(of.brings, of.term_count, false);
@@ -124,6 +146,7 @@ void touch(Touched *touched, const BlockEncode<D, C> *, const gs_cuda_pass_argum
         touched->add_rows(term, sizeof(typename D::Stored), false);
         touched->add(term.accumulator, term.rows * term.columns * sizeof(typename D::Wide), false);
     }
+    add_owed(touched, of.feedback, terms_of(of, host_terms), term_count_of(of), 0, of.count);
     touched->add(of.bucket, block_bytes(of.blocks, of.count), true);
     touched->add_notebook(of.notebook);
 }
@@ -140,11 +163,14 @@ void touch(Touched *touched, const BlockDecode<D, C> *, const gs_cuda_pass_argum
     touched->add_notebook(of.notebook);
 }
 
-template <class C>
-void touch(Touched *touched, const BlockSum<C> *, const gs_cuda_combine_arguments &of, const gs_cuda_term *) {
+template <class C, bool OWES>
+void touch(Touched *touched, const BlockSum<C, OWES> *, const gs_cuda_combine_arguments &of,
+           const gs_cuda_term *host_terms) {
     touched->add(of.parts, static_cast<size_t>(of.ranks) * of.blocks.part_bytes, false);
     touched->add(of.divisor, sizeof *of.divisor, false);
     touched->add(of.shares, static_cast<size_t>(of.ranks) * sizeof *of.shares, false);
+    touched->add(of.terms, of.term_count * sizeof *of.terms, false);
+    add_owed(touched, of.feedback, host_terms, of.term_count, of.first, of.count);
     touched->add(of.shard, of.blocks.part_bytes, true);
     touched->add_notebook(of.notebook);
 }

@@ -4,25 +4,21 @@
 /* Wires of 8 bits on a simulated GPU have the codes, scales, sums and findings of the host's codecs. */
 
 #include "cuda_fixture.h"
+#include "cuda_layout.h"
 #include "simcuda.h"
 
 #include "base/findings.h"
 #include "base/hash.h"
 #include "collective/shard.h"
-#include "wire/codec.h"
 
 #include <float.h>
 #include <math.h>
 
 #define SEED 20261204
-enum { ROUNDS = 12, RANKS = 3, BLOCK = 256 };
+enum { ROUNDS = 12, RANKS = 3 };
 
 static const gsync_dtype dtypes[] = {GSYNC_FLOAT32, GSYNC_FLOAT16, GSYNC_BFLOAT16, GSYNC_FLOAT64};
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
-
-static const gs_codec *codec_of(gs_cuda_codec codec) {
-    return codec == GS_CUDA_INT8 ? &gs_codec_int8 : &gs_codec_float8;
-}
 
 /* ---- blocks of every kind ---- */
 
@@ -88,26 +84,6 @@ static bucket bucket_of_blocks(const gpu *on, gsync_dtype dtype, bool has_sums, 
     }
     bucket_upload_terms(on, &made);
     return made;
-}
-
-/* ---- layouts ---- */
-
-static size_t scale_bytes_of(gs_cuda_codec codec) {
-    return codec_of(codec)->block_bytes - BLOCK;
-}
-
-/* From the codec's bytes to where the device has them, or back. */
-static void lay_out(unsigned char *device, unsigned char *wire, size_t count, const gs_cuda_blocks *of,
-                    bool to_device) {
-    const size_t scale_bytes = scale_bytes_of(of->codec);
-    for (size_t b = 0; b < count / BLOCK; b++) {
-        unsigned char *const part = device + b / of->per_part * of->part_bytes;
-        unsigned char *const codes = part + b % of->per_part * BLOCK;
-        unsigned char *const scale = part + of->per_part * BLOCK + b % of->per_part * scale_bytes;
-        unsigned char *const block = wire + b * codec_of(of->codec)->block_bytes;
-        memcpy(to_device ? codes : block, to_device ? block : codes, BLOCK);
-        memcpy(to_device ? scale : block + BLOCK, to_device ? block + BLOCK : scale, scale_bytes);
-    }
 }
 
 static void expect_same_bytes(const unsigned char *got, const unsigned char *expected, size_t count,
