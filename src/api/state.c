@@ -168,11 +168,16 @@ static gsync_status load_order(gsync_reducer *reducer, const void *from, const s
     return GSYNC_OK;
 }
 
+/* A step writes of the other side only what this rank adds up: the rest must not be another plan's. */
 static void take_residuals(gsync_reducer *reducer, const void *at) {
     for (size_t i = 0; i < reducer->gradient_count; i++) {
         for (int stage = 0; stage < 2; stage++) {
             gs_residual *residual = &reducer->gradients[i].residuals[stage];
-            at = take(residual->sides[residual->valid], at, residual_bytes(reducer, i, stage));
+            const size_t bytes = residual_bytes(reducer, i, stage);
+            at = take(residual->sides[residual->valid], at, bytes);
+            if (bytes != 0) {
+                memset(residual->sides[1 - residual->valid], 0, bytes);
+            }
         }
     }
 }

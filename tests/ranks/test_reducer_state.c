@@ -23,13 +23,17 @@ static ranks_model *open_model(ranks_context *ctx, gsync_wire wire) {
     return model;
 }
 
-/* Ready in an order that the plan takes over, so that the state has to bring it back. */
-static void run(ranks_model *model, uint64_t first, int steps) {
-    static const size_t order[TENSORS] = {1, 3, 0, 2};
+static void run_in_order(ranks_model *model, uint64_t first, int steps, const size_t *order) {
     for (int i = 0; i < steps; i++) {
         ranks_model_fill(model, RANKS_FLOATS, first + (uint64_t)i);
         CHECK_OK(ranks_model_step(model, order, NULL));
     }
+}
+
+/* Ready in an order that the plan takes over, so that the state has to bring it back. */
+static void run(ranks_model *model, uint64_t first, int steps) {
+    static const size_t order[TENSORS] = {1, 3, 0, 2};
+    run_in_order(model, first, steps, order);
 }
 
 static void check_equal(const ranks_model *a, const ranks_model *b) {
@@ -57,6 +61,32 @@ static void goes_on_from_a_saved_state(ranks_context *ctx) {
         gsync_reducer_destroy(&whole->reducer);
         gsync_reducer_destroy(&resumed->reducer);
     }
+}
+
+static void commit_and_go_on(ranks_model *model) {
+    CHECK_OK(gsync_reducer_set_trainable(model->reducer, model->tensors[1].name, 0));
+    CHECK_OK(gsync_reducer_set_trainable(model->reducer, model->tensors[1].name, 1));
+    CHECK_OK(gsync_reducer_commit(model->reducer));
+    run(model, 200, STEPS_AFTER);
+}
+
+/* What was owed under another plan is forgotten, also where the loaded one has it added up by other ranks. */
+static void takes_the_place_of_another_state(ranks_context *ctx) {
+    static const size_t other_order[TENSORS] = {0, 2, 1, 3};
+    ranks_model *whole = open_model(ctx, GSYNC_WIRE_INT8);
+    ranks_model *used = open_model(ctx, GSYNC_WIRE_INT8);
+    run(whole, 0, STEPS_BEFORE);
+    run_in_order(used, 50, STEPS_BEFORE, other_order);
+    const size_t bytes = gsync_state_size(whole->reducer);
+    void *state = ranks_memory(ctx, bytes);
+    REQUIRE_OK(gsync_state_save(whole->reducer, state, bytes));
+    REQUIRE_OK(gsync_state_load(used->reducer, state, bytes));
+    run(whole, 100, STEPS_AFTER);
+    run(used, 100, STEPS_AFTER);
+    check_equal(whole, used);
+    commit_and_go_on(whole);
+    commit_and_go_on(used);
+    check_equal(whole, used);
 }
 
 /* The test above would notice: without the state the bits are others. */
@@ -168,7 +198,7 @@ static void clips_a_step_that_is_done_over(ranks_context *ctx) {
     }
 }
 
-RANKS_MAIN(RANKS_TEST(goes_on_from_a_saved_state),
+RANKS_MAIN(RANKS_TEST(goes_on_from_a_saved_state), RANKS_TEST(takes_the_place_of_another_state),
            RANKS_TEST_WITH(refuses_a_state_of_other_hosts, .world_min = 2, .needs_mpi = true),
            RANKS_TEST(clips_a_step_that_is_done_over),
            RANKS_TEST_WITH(would_go_on_differently_without_it, .world_min = 2),
