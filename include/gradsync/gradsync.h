@@ -405,7 +405,8 @@ typedef struct gsync_wire_options {
     int is_auto;             /* 1: each bucket tries both ways after the warm-up, and keeps the narrow wire only where
                                 it was more than 3 % faster: gsync_bucket_info tells */
     gsync_wire_sum sum;      /* 0: DIRECT. FAST is for gradients on a GPU: with gradients on the host the commit is
-                                GSYNC_ERR_UNSUPPORTED */
+                                GSYNC_ERR_UNSUPPORTED. Those of the wire's own type take it without a warm-up, however
+                                short they are */
 } gsync_wire_options;
 #define GSYNC_WIRE_OPTIONS_INIT                                                                                        \
     { sizeof(gsync_wire_options), 0, 0, GSYNC_FEEDBACK_AUTO, 0.0, 0, 0, 0, GSYNC_WIRE_SUM_DIRECT }
@@ -626,8 +627,8 @@ GSYNC_API gsync_status gsync_clip_grad_norm(gsync_reducer *reducer, double max_n
  * checkpoint as if it had not stopped: the residuals of error feedback, the magnitude for FLOAT16, the step number.
  * Each rank saves its own, and loads it into a reducer with the same gradients, wires and world size; anything else is
  * GSYNC_ERR_MISMATCH with nothing changed. Not collective. On a GPU both wait, and return what goes wrong there; and
- * saving what is owed is GSYNC_ERR_STATE while the ranks have still to agree on the order of buckets, which they do in
- * the gsync_begin after a first step that ended with gsync_finish_on.
+ * loading, or saving what is owed, is GSYNC_ERR_STATE while the ranks have still to agree on the order of buckets,
+ * which they do in the gsync_begin after a first step that ended with gsync_finish_on.
  */
 GSYNC_API size_t gsync_state_size(const gsync_reducer *reducer);
 GSYNC_API gsync_status gsync_state_save(const gsync_reducer *reducer, void *to, size_t bytes);

@@ -159,7 +159,9 @@ static gsync_status load_order(gsync_reducer *reducer, const void *from, const s
     reducer->observes_order = header->observes_order != 0;
     reducer->step = header->step;
     reducer->clipped_step = UINT64_MAX;
-    reducer->is_synced = false; /* gradients are of another step */
+    reducer->is_synced = false;  /* gradients are of another step */
+    reducer->owes_times = false; /* what is owed is of the plan before */
+    reducer->owes_replicas = false;
     reducer->pipeline.divisor = header->divisor;
     reducer->pipeline.half_scale = header->half_scale;
     gs_reducer_plan_anew(reducer);
@@ -187,6 +189,12 @@ static gsync_status load(gsync_reducer *reducer, const void *from, size_t bytes)
     GS_TRY(gs_reducer_check(reducer, GS_REDUCER_IDLE, "gsync_state_load"));
     if (reducer->window_micro_batches != 0) {
         return gs_fail(GSYNC_ERR_STATE, "gsync_state_load: in the middle of an accumulation window");
+    }
+    if (reducer->owes_order) {
+        return gs_fail(GSYNC_ERR_STATE,
+                       "gsync_state_load: the ranks have not agreed on the order of buckets yet, which would take the "
+                       "place of the loaded one: load before the first step, after the next, or end the first one with "
+                       "gsync_finish");
     }
     if (from == NULL || bytes < sizeof header) {
         return gs_fail(GSYNC_ERR_ARGUMENT, "gsync_state_load: %zu bytes are no state", from == NULL ? 0 : bytes);

@@ -245,7 +245,7 @@ typedef struct gs_cuda_settlement {
     const uint32_t *has_nonfinite; /* not 0: the step does not count. NULL: it does */
     const double *divisor;         /* of the step, with its loss scale */
     double loss_scale;
-    double *kept_divisor; /* of the last step that counted, without it: written */
+    double *kept_divisor; /* of the last such step that counted, without it: written */
 } gs_cuda_settlement;
 
 gsync_status gs_cuda_settle(gs_cuda *cuda, const gs_cuda_settlement *settlement, void *stream);

@@ -68,6 +68,10 @@ void gs_stream_tell_producers(const gs_stream *stream, uint64_t step, size_t lau
     tell(stream, WORD_PRODUCERS, pack(is_waiting ? PRODUCERS_ARE_AT_WORK : PRODUCERS_ARE_DONE, step, bucket));
 }
 
+void gs_stream_forget_wait(const gs_stream *stream) {
+    tell(stream, WORD_PRODUCERS, 0);
+}
+
 void gs_stream_tell_wait(const gs_stream *stream) {
     const gs_stream_position own = own_position(stream);
     if (own.phase == GS_STREAM_LAUNCHED || own.phase == GS_STREAM_ACCUMULATING) {

@@ -192,7 +192,7 @@ struct gs_stream {
     uint64_t *marked;
     gs_cuda_residual *residuals[GS_STREAM_RESIDUALS]; /* by gs_wire_stage, then by gradient; NULL: no error feedback */
     uint8_t *written;                                 /* as in turns */
-    double *kept_divisor;                             /* of the last step that counted */
+    double *kept_divisor;                             /* of the last step that counted and wrote a residual */
     void *sides;                                      /* of all residuals, in one piece */
     gs_stream_sparse sparse;
     gs_cuda_notebook *notebook; /* of the pass at work */
@@ -373,6 +373,8 @@ void gs_stream_tell_accumulation(const gs_stream *stream);
  */
 void gs_stream_tell_producers(const gs_stream *stream, uint64_t step, size_t launched);
 void gs_stream_tell_wait(const gs_stream *stream);
+/* Steps may be counted anew. */
+void gs_stream_forget_wait(const gs_stream *stream);
 gs_stream_delay gs_stream_find_delay(const gs_stream *stream, uint64_t step, uint64_t plan);
 /* The failure that a delay means, in words: GSYNC_ERR_TIMEOUT, or GSYNC_ERR_PEER_LOST if it cannot end. Reads the plan,
  * so not for the watch. */

@@ -407,6 +407,7 @@ static unsigned char *views_of(const gs_stream *stream) {
 }
 
 static void rest(gs_stream *stream, uint64_t steps, bool commits) {
+    gs_stream_forget_wait(stream);
     gs_stream_tell_phase(stream, commits ? GS_STREAM_COMMITTING : GS_STREAM_BETWEEN, steps);
 }
 

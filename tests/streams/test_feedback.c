@@ -240,8 +240,10 @@ static void save_too_early(int rank, int ranks, void *context) {
     CHECK_STATUS(gsync_state_save(p.reducer, state, bytes), GSYNC_OK, "");
     step_on_stream(&p, 1);
     CHECK_STATUS(gsync_state_save(p.reducer, state, bytes), GSYNC_ERR_STATE, "agreed on the order");
+    CHECK_STATUS(gsync_state_load(p.reducer, state, bytes), GSYNC_ERR_STATE, "agreed on the order");
     step_on_stream(&p, 2);
     CHECK_STATUS(gsync_state_save(p.reducer, state, bytes), GSYNC_OK, "");
+    CHECK_STATUS(gsync_state_load(p.reducer, state, bytes), GSYNC_OK, "");
     free(state);
     pair_close(&p);
     gsync_comm_destroy(&comms[rank]);
