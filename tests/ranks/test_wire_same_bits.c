@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: worlds=2,3 transports=threads,mpi links=internal timeout=120 */
+/* gsync-test: device=long worlds=2,3 transports=threads,mpi links=internal timeout=120 */
 
 /*
  * Narrow wires give the bits of a serial model of them, on every rank and in every step, whatever buckets, the order

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* gsync-test: memory=no */
 #include "collective/shard.h"
 
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* gsync-test: wrap=gs_kernels_best,malloc,calloc,realloc,aligned_alloc,posix_memalign,free */
+/* gsync-test: wrap=gs_kernels_best,malloc,calloc,realloc,aligned_alloc,posix_memalign,free memory=no */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
